@@ -1,199 +1,317 @@
-//! How the sidecar starts and stops: builds its parts from a configuration, runs the threads, drains.
+//! How the sidecar starts, takes another configuration, and stops.
+//!
+//! ```text
+//!  control     signals, changes of the file and requests to reload: what the process does next
+//!     │
+//!   this file  threads, and the switch from one configuration to the next
+//!     │
+//!  in_force    what belongs to one configuration: pools, their monitors, listeners
+//!   ╱   ╲
+//! plan   view  for the pipeline, for the admin server
+//! ```
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tokio::runtime::{self, LocalOptions};
-use tokio::time::Instant;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::admin::{self, KeysAt, Overview, Placements, PoolRow, Readiness, RuleRow, ServerRow};
+use crate::admin::{self, ConfigState, Readiness};
 use crate::clock::{Clock, unix_ms};
-use crate::config::{Config, RuleKind};
-use crate::failover::View;
+use crate::config::{Config, Loaded};
 use crate::guard::near::Changes;
-use crate::listener::{self, BindError, BoundListeners, FlushAll};
-use crate::metrics::{Metrics, ServerName};
-use crate::monitor::{self, Monitor};
+use crate::listener::{self, AdminSocket, FlushAll, ListenAddress, WorkerListener};
+use crate::log;
+use crate::metrics::{FailoverSource, Metrics, WorkerMetrics};
 use crate::open_files::{self, Budget};
-use crate::proxy::{GuardPlan, LeaseTable, OutageTable, Plan, RulePlan, ServerInfo, Shared, TagCache};
+use crate::proxy::{KeyHasher, LeaseTable, OutageTable, ServerInfo, Shared, TagCache};
 use crate::random::Random;
-use crate::rule::Rules;
-use crate::upstream::pool::SharedPool;
-use crate::upstream::server::Server;
-use crate::worker::{ConnectionLimit, Worker};
+use crate::worker::{Configured, ConnectionLimit, Switch, Worker};
+use errors::StartError;
+use in_force::{InForce, Monitors};
+use view::{AdminView, ReloadRequest};
+
+pub mod control;
+mod errors;
+mod in_force;
+mod plan;
+mod view;
 
 /// The most workers with `workers = 0`, which otherwise means one per core. The machine is mainly for the application.
 const MAX_AUTOMATIC_WORKERS: usize = 4;
 /// Miss tokens may use 1/8 of `max_buffered`.
 const MISS_TOKENS_SHARE: usize = 8;
-
-/// Why Kennel cannot start.
-#[derive(Debug)]
-pub enum StartError {
-    /// A listener cannot be bound.
-    Bind(BindError),
-    /// The system refused a thread or a socket.
-    Io(io::Error),
-    /// The limit on open files is too low.
-    OpenFiles(String),
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StartError::Bind(error) => error.fmt(f),
-            StartError::Io(error) => write!(f, "cannot start: {error}"),
-            StartError::OpenFiles(why) => write!(f, "cannot start: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for StartError {}
-
-impl From<BindError> for StartError {
-    fn from(error: BindError) -> Self {
-        StartError::Bind(error)
-    }
-}
-
-impl From<io::Error> for StartError {
-    fn from(error: io::Error) -> Self {
-        StartError::Io(error)
-    }
-}
+/// How long a reload waits until no request uses the former configuration.
+const RETIRE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Requests to reload over HTTP that may wait. Further ones wait to wait.
+const RELOADS: usize = 8;
 
 /// A running sidecar. When dropped, it stops without waiting.
 pub struct App {
-    bound: BoundListeners,
-    admin: Option<SocketAddr>,
+    in_force: InForce,
+    lasting: Lasting,
+    workers: Vec<mpsc::UnboundedSender<Switch>>,
+    monitors: Monitors,
+    admin: Option<AdminServer>,
+    view: Arc<AdminView>,
+    reloads: mpsc::Receiver<ReloadRequest>,
     stop: CancellationToken,
     readiness: Readiness,
-    metrics: Arc<Metrics>,
     threads: Vec<JoinHandle<()>>,
 }
 
+/// What outlives a configuration.
+struct Lasting {
+    metrics: Arc<Metrics>,
+    leases: Arc<LeaseTable>,
+    outages: Arc<OutageTable>,
+    tag_cache: TagCache,
+    sidecar: u64,
+    hasher: KeyHasher,
+    clock: Clock,
+    start: Instant,
+    baseline: Arc<Mutex<Option<crate::metrics::Totals>>>,
+    connection_limit: Arc<ConnectionLimit>,
+    /// The limit on open files.
+    open_files: Option<u64>,
+}
+
+/// A running admin server.
+struct AdminServer {
+    configured: ListenAddress,
+    bound: SocketAddr,
+    stop: CancellationToken,
+}
+
 impl App {
-    /// Starts all threads. When this returns, clients can connect. If a pool fails over, they are served once it is known where the
-    /// keys of its servers are.
+    /// Starts all threads. When this returns, clients can connect. They are served once it is known where the keys of the servers
+    /// are.
     ///
     /// # Errors
     /// A listener cannot be bound, or the system refuses a resource.
-    pub fn start(config: &Config) -> Result<App, StartError> {
+    pub fn start(loaded: Loaded) -> Result<App, StartError> {
+        let config = &loaded.config;
         let workers = workers(config);
-        let budget = Budget::new(open_files::raise(), config, workers);
-        let max_connections = budget.clients().map_err(StartError::OpenFiles)?;
-        if let Some(warning) = budget.warning() {
-            warn!("{warning}");
-        }
-        let (bound, sockets) = listener::bind(&config.listen, workers)?;
+        let open_files = open_files::raise();
+        let max_connections = max_connections(config, open_files)?;
+        let (listeners, of_workers) = listener::BoundListeners::default().bind(&config.listen, workers)?;
         let admin = config.admin.as_ref().map(listener::bind_admin).transpose()?;
-        let metrics = Arc::new(new_metrics(config, workers));
+        let metrics = Metrics::new(plan::rule_names(config), plan::server_names(config), workers);
         metrics.config_read(true, unix_ms());
-        let pools = start_pools(config)?;
         let mut random = Random::from_entropy();
-        let miss_token_bytes = config.listen.max_buffered / MISS_TOKENS_SHARE;
         let start = Instant::now();
-        let monitor = Monitor::new(&config.pools, &pools, start, Clock::system());
-        let status = monitor.as_ref().map(|monitor| Arc::clone(monitor.status()));
-        let shared = Shared {
-            plan: Arc::new(plan(config)),
-            leases: Arc::new(LeaseTable::new(miss_token_bytes)),
+        let lasting = Lasting {
+            metrics: Arc::new(metrics),
+            leases: Arc::new(LeaseTable::new(miss_token_bytes(config))),
             outages: Arc::new(OutageTable::new(config.near.memory)),
             tag_cache: TagCache::new(config.tags.cache),
-            changes: Arc::new(Changes::new(config.uses_near_cache())),
-            near_memory: config.near.memory / workers,
             sidecar: random.below(u64::MAX),
+            hasher: KeyHasher::new(),
             clock: Clock::system(),
             start,
-            server_info: Arc::new(server_info(config, &bound, workers, max_connections, &metrics)),
-            views: match &monitor {
-                Some(monitor) => monitor.views().to_vec(),
-                None => vec![None; pools.len()],
-            },
-            other_views: match &monitor {
-                Some(monitor) => monitor.other_views().to_vec(),
-                None => vec![None; pools.len()],
-            },
+            baseline: Arc::default(),
+            connection_limit: Arc::new(ConnectionLimit::new(max_connections)),
+            open_files,
         };
+        let (jobs, mut to_monitor) = mpsc::unbounded_channel();
+        let monitors = Monitors::new(jobs, start, lasting.clock.clone());
+        let in_force = InForce::new(loaded, listeners, &[], &monitors)?;
+        lasting.metrics.show_config(in_force.info());
+        lasting.metrics.show_failover(Arc::clone(&in_force.status) as Arc<dyn FailoverSource>);
+        log::set_level(&in_force.config.log.level);
+        let (stop, readiness) = (CancellationToken::new(), Readiness::new());
+        let (to_reload, reloads) = mpsc::channel(RELOADS);
+        let shown = in_force.shown(ConfigState { read_ms: unix_ms(), ..ConfigState::default() });
+        let view = AdminView::new(Arc::clone(&lasting.metrics), start, shown, to_reload);
         let mut app = App {
-            bound,
-            admin: admin.as_ref().map(|(address, _)| *address),
-            stop: CancellationToken::new(),
-            readiness: Readiness::new(),
-            metrics,
+            in_force,
+            lasting,
+            workers: Vec::new(),
+            monitors,
+            admin: None,
+            view: Arc::new(view),
+            reloads,
+            stop,
+            readiness,
             threads: Vec::new(),
         };
-        let connection_limit = Arc::new(ConnectionLimit::new(max_connections));
         let open = CancellationToken::new();
-        let worker = |(at, sockets)| Worker {
-            sockets,
-            shared: shared.clone(),
-            pools: pools.iter().map(SharedPool::for_worker).collect(),
-            connection_limit: Arc::clone(&connection_limit),
-            idle_timeout: config.listen.idle_timeout,
-            max_buffered: (config.listen.max_buffered - miss_token_bytes) / workers,
-            metrics: app.metrics.worker(at),
-            open: open.clone(),
-            stop: app.stop.child_token(),
-        };
         // All are created before the first one starts, because workers wait for each other's first connections.
-        let all: Vec<Worker> = sockets.into_iter().enumerate().map(worker).collect();
+        let metrics: Vec<_> = (0..workers).map(|at| app.lasting.metrics.worker(at)).collect();
+        let mut all = Vec::new();
+        for configured in
+            app.configure(of_workers, metrics, max_connections, &Arc::new(AtomicBool::new(true)))
+        {
+            let (switch, switches) = mpsc::unbounded_channel();
+            app.workers.push(switch);
+            let connection_limit = Arc::clone(&app.lasting.connection_limit);
+            let (open, stop) = (open.clone(), app.stop.child_token());
+            all.push(Worker { configured, switches, connection_limit, open, stop });
+        }
         for (at, worker) in all.into_iter().enumerate() {
             app.spawn(format!("kennel-{at}"), move || worker.run())?;
         }
-        if let Some(status) = &status {
-            app.metrics.show_failover(Arc::<monitor::Status>::clone(status));
+        if let Some(socket) = admin {
+            app.start_admin(socket)?;
         }
-        if let Some((_, listener)) = admin {
-            let view: Arc<dyn admin::View> = Arc::new(AdminView {
-                metrics: Arc::clone(&app.metrics),
-                start: shared.start,
-                config: config.clone(),
-                pools: pools.clone(),
-                monitored: status,
-            });
-            let (readiness, stop) = (app.readiness.clone(), app.stop.clone());
-            app.spawn("kennel-admin".into(), move || {
-                let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-                runtime.block_on(admin::run(listener, view, readiness, stop.cancelled()))
-            })?;
-        }
-        if config.pools.iter().all(|pool| pool.failover.is_none()) {
+        let stop = app.stop.clone();
+        app.spawn("kennel-monitor".into(), move || {
+            let mut runtime = runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_all().build_local(LocalOptions::default())?;
+            runtime.block_on(stop.run_until_cancelled(async {
+                while let Some(job) = to_monitor.recv().await {
+                    job();
+                }
+            }));
+            Ok(())
+        })?;
+        if app.in_force.config.pools.iter().all(|pool| pool.failover.is_none()) {
             open.cancel();
             app.readiness.ready();
         }
-        if let Some(monitor) = monitor {
-            app.spawn_monitor(monitor, random, open)?;
-        }
+        let readiness = app.readiness.clone();
+        app.monitors.when_known(app.in_force.known(), move || {
+            open.cancel();
+            readiness.ready();
+        });
         Ok(app)
     }
 
-    /// Starts the monitor, which lets clients in once it knows where their keys are.
-    fn spawn_monitor(&mut self, monitor: Monitor, random: Random, open: CancellationToken) -> io::Result<()> {
-        let (readiness, stop) = (self.readiness.clone(), self.stop.clone());
-        self.spawn("kennel-monitor".into(), move || {
-            let let_in = async {
-                open.cancelled().await;
-                readiness.ready();
-                std::future::pending::<()>().await
-            };
-            let running = async {
-                tokio::select! {
-                    () = monitor.run(random, open.clone()) => {}
-                    () = let_in => {}
-                }
-            };
-            let mut runtime = runtime::Builder::new_current_thread();
-            let runtime = runtime.enable_all().build_local(LocalOptions::default())?;
-            runtime.block_on(stop.run_until_cancelled(running));
-            Ok(())
+    /// Takes another configuration. Requests in flight end under the one that they began with; this waits for them for some seconds.
+    /// Nothing changes if it returns an error. Returns what has changed, one line for each key of the configuration.
+    ///
+    /// # Errors
+    /// A listener cannot be bound, a file cannot be loaded, or the system refuses a resource.
+    pub async fn switch_to(&mut self, loaded: Loaded) -> Result<Vec<String>, StartError> {
+        let (config, workers) = (&loaded.config, self.workers.len());
+        let max_connections = max_connections(config, self.lasting.open_files)?;
+        let (listeners, of_workers) = self.in_force.listeners.bind(&config.listen, workers)?;
+        let new_admin = config.admin.as_ref().filter(|admin| !self.has_admin(admin));
+        let new_admin = new_admin.map(listener::bind_admin).transpose()?;
+        let next = InForce::new(loaded, listeners, &self.in_force.pools, &self.monitors)?;
+        // The former configuration serves until it is known where the next one's keys are.
+        for known in next.known() {
+            known.cancelled().await;
+        }
+        let config = Arc::clone(&next.config);
+        let mut metrics = self.lasting.metrics.next(plan::rule_names(&config), plan::server_names(&config));
+        metrics.show_failover(Some(Arc::clone(&next.status) as Arc<dyn FailoverSource>));
+        let changes = self.in_force.changes(&next);
+        let former = std::mem::replace(&mut self.in_force, next);
+        log::set_level(&config.log.level);
+        self.lasting.take(&config, max_connections);
+        self.in_force.apply_limits();
+        // A change under the former configuration is not counted for the near cache of the next one.
+        let may_keep = Arc::new(AtomicBool::new(false));
+        let of_worker = (0..workers).map(|at| metrics.worker(at)).collect();
+        let switches = self.configure(of_workers, of_worker, max_connections, &may_keep);
+        let (mut switching, mut retiring) = (Vec::new(), Vec::new());
+        for (worker, to) in self.workers.iter().zip(switches) {
+            let ((done, is_done), (retired, is_retired)) = (oneshot::channel(), oneshot::channel());
+            // A worker that has ended serves no client.
+            let _ = worker.send(Switch { to, done, retired });
+            switching.push(is_done);
+            retiring.push(is_retired);
+        }
+        self.lasting.metrics.switch_to(metrics);
+        self.lasting.metrics.show_config(self.in_force.info());
+        for is_done in switching {
+            let _ = is_done.await;
+        }
+        drop(former);
+        if config.admin.as_ref().is_none_or(|admin| !self.has_admin(admin))
+            && let Some(former) = self.admin.take()
+        {
+            former.stop.cancel();
+        }
+        if let Some(socket) = new_admin {
+            self.start_admin(socket)?;
+        }
+        let state = ConfigState { read_ms: unix_ms(), ..ConfigState::default() };
+        self.view.show(self.in_force.shown(state));
+        let retired = tokio::spawn(async move {
+            for is_retired in retiring {
+                let _ = is_retired.await;
+            }
+            may_keep.store(true, Ordering::Release);
+        });
+        if timeout(RETIRE_TIMEOUT, retired).await.is_err() {
+            warn!("some requests that began under the former configuration are still in flight");
+        }
+        Ok(changes)
+    }
+
+    /// Whether the admin server listens at this address.
+    fn has_admin(&self, configured: &ListenAddress) -> bool {
+        self.admin.as_ref().is_some_and(|admin| admin.configured == *configured)
+    }
+
+    /// What the configuration in force gives each worker.
+    fn configure(
+        &self,
+        listeners: Vec<Vec<WorkerListener>>,
+        metrics: Vec<Arc<WorkerMetrics>>,
+        max_connections: usize,
+        may_keep: &Arc<AtomicBool>,
+    ) -> Vec<Configured> {
+        let workers = metrics.len();
+        let InForce { config, pools, listeners: bound, .. } = &self.in_force;
+        let lasting = &self.lasting;
+        let shared_pools: Vec<_> = pools.iter().map(|running| Arc::clone(&running.pool)).collect();
+        let server_info = ServerInfo {
+            metrics: Arc::clone(&lasting.metrics),
+            max_connections,
+            workers,
+            tcp: bound.tcp().first().map(|address| (address.ip().to_string(), address.port())),
+            unix: bound.unix().first().map(|path| path.display().to_string()),
+            unix_mode: config.listen.unix_mode,
+            flush_all: config.listen.flush_all == FlushAll::Allow,
+            baseline: Arc::clone(&lasting.baseline),
+        };
+        let shared = Shared {
+            plan: Arc::new(plan::plan(config, &shared_pools)),
+            leases: Arc::clone(&lasting.leases),
+            outages: Arc::clone(&lasting.outages),
+            tag_cache: lasting.tag_cache.with_keep(config.tags.cache),
+            changes: Arc::new(Changes::new(config.uses_near_cache())),
+            may_keep: Arc::clone(may_keep),
+            near_memory: config.near.memory / workers,
+            sidecar: lasting.sidecar,
+            hasher: lasting.hasher,
+            clock: lasting.clock.clone(),
+            start: lasting.start,
+            server_info: Arc::new(server_info),
+            views: pools.iter().map(|running| running.views()).collect(),
+            other_views: pools.iter().map(|running| running.other_views()).collect(),
+        };
+        let configured = |(listeners, metrics)| Configured {
+            shared: shared.clone(),
+            pools: shared_pools.iter().map(crate::upstream::pool::SharedPool::for_worker).collect(),
+            listeners,
+            idle_timeout: config.listen.idle_timeout,
+            max_buffered: (config.listen.max_buffered - miss_token_bytes(config)) / workers,
+            metrics,
+            in_use: pools.iter().filter_map(|running| running.in_use()).collect(),
+        };
+        listeners.into_iter().zip(metrics).map(configured).collect()
+    }
+
+    fn start_admin(&mut self, AdminSocket { address: bound, socket }: AdminSocket) -> io::Result<()> {
+        let Some(configured) = self.in_force.config.admin.clone() else { return Ok(()) };
+        let stop = self.stop.child_token();
+        self.admin = Some(AdminServer { configured, bound, stop: stop.clone() });
+        let (view, readiness) = (Arc::clone(&self.view) as Arc<dyn admin::View>, self.readiness.clone());
+        self.spawn("kennel-admin".into(), move || {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(admin::run(socket, view, readiness, stop.cancelled()))
         })
     }
 
@@ -210,28 +328,29 @@ impl App {
                 }
             }
         };
+        self.threads.retain(|thread| !thread.is_finished());
         self.threads.push(thread::Builder::new().name(name).spawn(body)?);
         Ok(())
     }
 
     /// The TCP addresses of the listeners, with the ports that the system chose.
-    pub fn tcp(&self) -> &[SocketAddr] {
-        &self.bound.tcp
+    pub fn tcp(&self) -> Vec<SocketAddr> {
+        self.in_force.listeners.tcp()
     }
 
     /// The paths of the Unix sockets.
-    pub fn unix(&self) -> &[PathBuf] {
-        &self.bound.unix
+    pub fn unix(&self) -> Vec<PathBuf> {
+        self.in_force.listeners.unix()
     }
 
     /// The admin address.
     pub fn admin(&self) -> Option<SocketAddr> {
-        self.admin
+        self.admin.as_ref().map(|admin| admin.bound)
     }
 
     /// The metrics.
     pub fn metrics(&self) -> &Metrics {
-        &self.metrics
+        &self.lasting.metrics
     }
 
     /// Stops accepting clients, completes requests in flight and releases leases. Returns when this is done or has timed out.
@@ -253,44 +372,27 @@ impl Drop for App {
     }
 }
 
-/// Creates the pools. The servers of all pools are numbered consecutively, as in the metrics.
-fn start_pools(config: &Config) -> io::Result<Vec<Arc<SharedPool>>> {
-    let mut first = 0;
-    let start = |spec| {
-        let pool = SharedPool::new(spec, first, unix_ms)?;
-        first += spec.all_servers().count();
-        Ok(Arc::new(pool))
-    };
-    config.pools.iter().map(start).collect()
+impl Lasting {
+    /// Takes the limits of another configuration.
+    fn take(&self, config: &Config, max_connections: usize) {
+        self.leases.set_max_bytes(miss_token_bytes(config));
+        self.outages.set_memory(config.near.memory);
+        self.connection_limit.set(max_connections);
+    }
 }
 
-/// The configuration in the form that the pipeline uses.
-fn plan(config: &Config) -> Plan {
-    let mut guards = Vec::new();
-    let mut routes = Vec::new();
-    for (index, rule) in config.rules.iter().enumerate() {
-        let guard = match &rule.kind {
-            RuleKind::Raw => None,
-            RuleKind::Guarded { policy, tags, tags_in_key, meta_winner } => {
-                let (policy, tags) = (policy.clone(), tags.clone());
-                let (tags_in_key, meta_winner) = (*tags_in_key, *meta_winner);
-                guards.push(GuardPlan {
-                    rule: index,
-                    pool: rule.pool,
-                    policy,
-                    tags,
-                    tags_in_key,
-                    meta_winner,
-                });
-                Some(guards.len() - 1)
-            }
-        };
-        routes.push(RulePlan { pool: rule.pool, guard, invalidates: rule.invalidates.clone() });
+/// The most clients at a time, as far as the limit on open files allows.
+fn max_connections(config: &Config, open_files: Option<u64>) -> Result<usize, StartError> {
+    let budget = Budget::new(open_files, config, workers(config));
+    let max_connections = budget.clients().map_err(StartError::OpenFiles)?;
+    if let Some(warning) = budget.warning() {
+        warn!("{warning}");
     }
-    let rules = Rules::new(config.rules.iter().map(|rule| rule.pattern.clone()).collect());
-    let main_pool = config.pools.iter().position(|pool| pool.name == "main").unwrap_or(0);
-    let tags = &config.tags;
-    Plan::new(rules, routes, guards, main_pool, tags.prefix.clone(), tags.pool, tags.replicas > 1)
+    Ok(max_connections)
+}
+
+fn miss_token_bytes(config: &Config) -> usize {
+    config.listen.max_buffered / MISS_TOKENS_SHARE
 }
 
 /// The number of workers of a configuration on this machine.
@@ -303,104 +405,6 @@ fn workers_of(configured: usize, cores: usize) -> usize {
     match configured {
         0 => cores.min(MAX_AUTOMATIC_WORKERS),
         workers => workers,
-    }
-}
-
-fn server_info(
-    config: &Config,
-    bound: &BoundListeners,
-    workers: usize,
-    max_connections: usize,
-    metrics: &Arc<Metrics>,
-) -> ServerInfo {
-    let listen = &config.listen;
-    ServerInfo {
-        metrics: Arc::clone(metrics),
-        max_connections,
-        workers,
-        tcp: bound.tcp.first().map(|address| (address.ip().to_string(), address.port())),
-        unix: bound.unix.first().map(|path| path.display().to_string()),
-        unix_mode: listen.unix_mode,
-        flush_all: listen.flush_all == FlushAll::Allow,
-        baseline: Mutex::default(),
-    }
-}
-
-fn new_metrics(config: &Config, workers: usize) -> Metrics {
-    let rules = config.rules.iter().map(|rule| rule.name.clone()).collect();
-    let servers = config.pools.iter().flat_map(|pool| {
-        pool.all_servers().map(|server| ServerName {
-            pool: pool.name.clone(),
-            server: server.name.clone().unwrap_or_else(|| server.address.to_string()),
-        })
-    });
-    Metrics::new(rules, servers.collect(), workers)
-}
-
-/// What the admin server shows.
-struct AdminView {
-    metrics: Arc<Metrics>,
-    start: Instant,
-    config: Config,
-    pools: Vec<Arc<SharedPool>>,
-    /// `None` if all servers are embedded.
-    monitored: Option<Arc<monitor::Status>>,
-}
-
-impl admin::View for AdminView {
-    fn metrics(&self) -> String {
-        self.metrics.render()
-    }
-
-    fn overview(&self) -> Overview {
-        let keys = |server: usize| match self.monitored.as_ref()?.view(server)? {
-            Some(View { standby: true, .. }) => Some(KeysAt::Standby),
-            Some(View { standby: false, .. }) => Some(KeysAt::Own),
-            None => Some(KeysAt::Unknown),
-        };
-        let mut servers = self.metrics.servers_up().into_iter().enumerate();
-        let placements = |pool: usize| {
-            let status = self.monitored.as_ref()?.pool(pool)?;
-            let unknown = status.unknown().iter().map(ToString::to_string).collect();
-            Some(Placements { own: status.own().to_string(), unknown })
-        };
-        let pools = self.config.pools.iter().enumerate().map(|(at, pool)| PoolRow {
-            name: pool.name.clone(),
-            placements: placements(at),
-            servers: servers
-                .by_ref()
-                .take(pool.all_servers().count())
-                .map(|(index, (name, up))| ServerRow {
-                    name: name.server,
-                    up,
-                    sick: self.metrics.is_sick(index),
-                    keys: keys(index),
-                })
-                .collect(),
-        });
-        let pools = pools.collect();
-        let rules = self.metrics.rule_totals().into_iter().map(|totals| RuleRow {
-            name: totals.rule,
-            hits: totals.hits,
-            stale: totals.stale,
-            misses: totals.misses,
-            rebuilds: totals.rebuilds,
-        });
-        let uptime = Duration::from_secs(self.start.elapsed().as_secs());
-        Overview { version: env!("CARGO_PKG_VERSION").into(), uptime, pools, rules: rules.collect() }
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let servers =
-            self.pools.iter().flat_map(|pool| pool.servers().iter().map(move |server| (pool, server)));
-        let note = |(pool, server): (&Arc<SharedPool>, &Arc<Server>)| {
-            let found = server.capabilities()?;
-            let (pool, address, version) = (&pool.name, server.address(), found.version);
-            let why = found.missing_feature?;
-            Some(format!("server {address} of pool {pool} cannot guard keys: {why} (memcached {version})"))
-        };
-        let monitored = self.monitored.iter().flat_map(|status| status.notes());
-        servers.filter_map(note).chain(monitored).collect()
     }
 }
 

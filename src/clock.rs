@@ -64,6 +64,34 @@ impl ManualClock {
     }
 }
 
+/// The last millisecond of the year 9999. A later version is not printed as a time.
+const MAX_TIME: u64 = 253_402_300_799_999;
+
+/// A version as a time in RFC 3339 format; `None` after the year 9999.
+pub(crate) fn utc(ms: u64) -> Option<String> {
+    if ms > MAX_TIME {
+        return None;
+    }
+    let (seconds, mut day, mut year) = (ms / 1000, ms / 86_400_000, 1970);
+    let months = loop {
+        let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+        let days = 365 + u64::from(leap);
+        if day < days {
+            break [31, 28 + u64::from(leap), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+        }
+        day -= days;
+        year += 1;
+    };
+    let mut month = 0;
+    while day >= months[month] {
+        day -= months[month];
+        month += 1;
+    }
+    let (month, day) = (month + 1, day + 1);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    Some(format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", ms % 1000))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,5 +118,23 @@ mod tests {
         let written = written.duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
         // File times come from the kernel's coarse clock, which is a few milliseconds late.
         assert!(written.abs_diff(before) < 5_000, "{written} against {before}");
+    }
+
+    #[test]
+    fn a_version_is_printed_as_a_time() {
+        // By `date -u -d @…`.
+        for (ms, output) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_399_999, "2000-02-28T23:59:59.999Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (951_868_800_000, "2000-03-01T00:00:00.000Z"),
+            (1_700_000_000_007, "2023-11-14T22:13:20.007Z"),
+            (1_798_761_599_000, "2026-12-31T23:59:59.000Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+            (MAX_TIME, "9999-12-31T23:59:59.999Z"),
+        ] {
+            assert_eq!(utc(ms).as_deref(), Some(output));
+        }
+        assert_eq!(utc(MAX_TIME + 1), None);
     }
 }

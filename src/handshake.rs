@@ -46,6 +46,14 @@ pub struct Requirements {
     pub auth_file: Option<PathBuf>,
 }
 
+impl Requirements {
+    /// The files that it names.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let tls = self.tls.iter().flat_map(|tls| [Some(&tls.cert), Some(&tls.key), tls.client_ca.as_ref()]);
+        tls.chain([self.auth_file.as_ref()]).flatten().cloned().collect()
+    }
+}
+
 /// Authenticates the clients of one listener.
 #[derive(Debug)]
 pub struct Handshake {
@@ -66,6 +74,12 @@ impl Handshake {
             (Ok(tls), Ok(users)) => Ok(Some(Arc::new(Handshake { tls, users }))),
             (tls, users) => Err([tls.err(), users.err()].into_iter().flatten().flatten().collect()),
         }
+    }
+
+    /// The file of the certificate, and when the first certificate in it expires, in seconds of Unix time.
+    pub fn certificate(&self) -> Option<(String, i64)> {
+        let (file, expires) = self.tls.as_ref()?.certificate()?;
+        Some((file.display().to_string(), expires))
     }
 
     /// Whether clients use TLS, so that they cannot read a plain-text error.

@@ -117,13 +117,24 @@ impl fmt::Display for BindError {
 
 impl std::error::Error for BindError {}
 
-/// The listening sockets of one worker.
-#[derive(Debug, Default)]
-pub struct WorkerSockets {
-    /// TCP listeners. Each worker has its own socket for each address.
-    pub tcp: Vec<(TcpListener, ListenerInfo)>,
-    /// Unix listeners. The workers share one socket for each path.
-    pub unix: Vec<(UnixListener, ListenerInfo)>,
+/// A listener, as one worker sees it.
+#[derive(Debug)]
+pub struct WorkerListener {
+    /// Unique in the process.
+    pub number: u32,
+    /// `None` if the worker has it from an earlier configuration.
+    pub socket: Option<ListenSocket>,
+    /// What its next connections need.
+    pub info: ListenerInfo,
+}
+
+/// A listening socket, non-blocking.
+#[derive(Debug)]
+pub enum ListenSocket {
+    /// Each worker has its own socket for each address.
+    Tcp(TcpListener),
+    /// The workers share one socket for each path.
+    Unix(UnixListener),
 }
 
 /// The properties of a listener that its connections need. All workers share them.
@@ -135,62 +146,156 @@ pub struct ListenerInfo {
     pub clients: Arc<ListenerClients>,
 }
 
-/// The bound addresses and paths.
+/// The bound listeners of a configuration, in its order.
 #[derive(Debug, Default)]
 pub struct BoundListeners {
-    /// TCP addresses, with the ports that the system chose.
-    pub tcp: Vec<SocketAddr>,
-    /// Paths of Unix sockets. They are removed when this is dropped.
-    pub unix: Vec<PathBuf>,
+    tcp: Vec<Bound<ListenAddress, SocketAddr>>,
+    unix: Vec<Bound<PathBuf, Arc<SocketFile>>>,
+    /// How many listeners have been bound in this process.
+    numbers: u32,
 }
 
-impl Drop for BoundListeners {
+/// A bound listener: `A` is how it is configured, `B` what is bound.
+#[derive(Debug)]
+struct Bound<A, B> {
+    spec: ListenerSpec<A>,
+    bound: B,
+    number: u32,
+    clients: Arc<ListenerClients>,
+    handshake: Option<Arc<Handshake>>,
+}
+
+/// The file of a Unix socket. It is removed when this is dropped.
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
     fn drop(&mut self) {
-        for path in &self.unix {
-            // It may have been removed already.
-            let _ = fs::remove_file(path);
+        // It may have been removed already.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl BoundListeners {
+    /// The TCP addresses, with the ports that the system chose.
+    pub fn tcp(&self) -> Vec<SocketAddr> {
+        self.tcp.iter().map(|listener| listener.bound).collect()
+    }
+
+    /// The paths of the Unix sockets.
+    pub fn unix(&self) -> Vec<PathBuf> {
+        self.unix.iter().map(|listener| listener.spec.address.clone()).collect()
+    }
+
+    /// The certificates of the listeners: each file, and when the first certificate in it expires, in seconds of Unix time.
+    pub fn certificates(&self) -> Vec<(String, i64)> {
+        let tcp = self.tcp.iter().map(|listener| &listener.handshake);
+        let all = tcp.chain(self.unix.iter().map(|listener| &listener.handshake)).flatten();
+        let mut files: Vec<_> = all.filter_map(|handshake| handshake.certificate()).collect();
+        files.sort();
+        files.dedup_by(|a, b| a.0 == b.0);
+        files
+    }
+
+    /// Binds the listeners of `listen` that are not bound yet, with sockets for each of `workers` workers, and loads the
+    /// certificates and passwords of all. Nothing is done to those that are bound: they are closed when the workers are told.
+    ///
+    /// # Errors
+    /// An address cannot be bound, or a file cannot be loaded.
+    pub fn bind(
+        &self,
+        listen: &Listen,
+        workers: usize,
+    ) -> Result<(BoundListeners, Vec<Vec<WorkerListener>>), BindError> {
+        let mut next = BoundListeners { numbers: self.numbers, ..BoundListeners::default() };
+        let mut of_workers: Vec<Vec<WorkerListener>> = (0..workers).map(|_| Vec::new()).collect();
+        let mut known: Vec<_> = self.tcp.iter().collect();
+        for spec in &listen.tcp {
+            let address = &spec.address;
+            let refused = |error| refused("listen.tcp", "KENNEL_LISTEN__TCP", address.to_string(), error);
+            let handshake = handshake(&spec.requirements, address.to_string())?;
+            let same = known.iter().position(|listener| listener.spec.address == *address);
+            let same = same.map(|at| known.swap_remove(at));
+            let (bound, sockets) = match same {
+                Some(same) => (same.bound, Vec::new()),
+                None => bind_tcp(address, workers).map_err(refused)?,
+            };
+            let sockets = sockets.into_iter().map(ListenSocket::Tcp).collect();
+            let clients = next.clients(spec, same, bound.to_string());
+            give(&mut of_workers, sockets, &handshake, &clients);
+            next.tcp.push(Bound { spec: spec.clone(), bound, number: clients.number(), clients, handshake });
+        }
+        for spec in &listen.unix {
+            let name = spec.address.display().to_string();
+            let refused = |error| refused("listen.unix", "KENNEL_LISTEN__UNIX", name.clone(), error);
+            let handshake = handshake(&spec.requirements, name.clone())?;
+            let same = self.unix.iter().find(|listener| listener.spec.address == spec.address);
+            let (bound, sockets) = match same {
+                Some(same) => {
+                    set_mode(&spec.address, listen.unix_mode).map_err(refused)?;
+                    (Arc::clone(&same.bound), Vec::new())
+                }
+                None => {
+                    let socket = bind_unix(&spec.address, listen.unix_mode).map_err(refused)?;
+                    let sockets = (0..workers).map(|_| socket.try_clone().map(ListenSocket::Unix));
+                    let file = Arc::new(SocketFile(spec.address.clone()));
+                    (file, sockets.collect::<io::Result<_>>().map_err(refused)?)
+                }
+            };
+            let clients = next.clients(spec, same, name.clone());
+            give(&mut of_workers, sockets, &handshake, &clients);
+            next.unix.push(Bound { spec: spec.clone(), bound, number: clients.number(), clients, handshake });
+        }
+        Ok((next, of_workers))
+    }
+
+    /// The clients of a listener. What has been detected of those of the same listener is kept.
+    fn clients<A, B>(
+        &mut self,
+        spec: &ListenerSpec<A>,
+        same: Option<&Bound<A, B>>,
+        name: String,
+    ) -> Arc<ListenerClients> {
+        match same {
+            Some(same) if same.spec.clients == spec.clients => Arc::clone(&same.clients),
+            Some(same) => Arc::new(ListenerClients::new(same.number, name, spec.clients)),
+            None => {
+                self.numbers += 1;
+                Arc::new(ListenerClients::new(self.numbers, name, spec.clients))
+            }
         }
     }
 }
 
-/// Binds the listeners of `listen`, with sockets for each of `workers` workers.
-pub fn bind(listen: &Listen, workers: usize) -> Result<(BoundListeners, Vec<WorkerSockets>), BindError> {
-    let mut bound = BoundListeners::default();
-    let mut sockets: Vec<WorkerSockets> = (0..workers).map(|_| WorkerSockets::default()).collect();
-    let mut numbers = 0..;
-    let mut info = |handshake, name: String, clients| {
-        let number = numbers.next().unwrap_or_default();
-        ListenerInfo { handshake, clients: Arc::new(ListenerClients::new(number, name, clients)) }
-    };
-    for ListenerSpec { address, requirements, clients } in &listen.tcp {
-        let refused = |error| refused("listen.tcp", "KENNEL_LISTEN__TCP", address.to_string(), error);
-        let handshake = handshake(requirements, address.to_string())?;
-        let (address, listeners) = bind_tcp(address, workers).map_err(refused)?;
-        bound.tcp.push(address);
-        let info = info(handshake, address.to_string(), *clients);
-        for (worker, listener) in sockets.iter_mut().zip(listeners) {
-            worker.tcp.push((listener, info.clone()));
-        }
-    }
-    for ListenerSpec { address: path, requirements, clients } in &listen.unix {
-        let name = path.display().to_string();
-        let refused = |error| refused("listen.unix", "KENNEL_LISTEN__UNIX", name.clone(), error);
-        let handshake = handshake(requirements, name.clone())?;
-        let listener = bind_unix(path, listen.unix_mode).map_err(refused)?;
-        bound.unix.push(path.clone());
-        let info = info(handshake, name.clone(), *clients);
-        for worker in &mut sockets {
-            worker.unix.push((listener.try_clone().map_err(refused)?, info.clone()));
-        }
-    }
-    Ok((bound, sockets))
+/// The listening socket of the admin server.
+#[derive(Debug)]
+pub struct AdminSocket {
+    /// Its address, with the port that the system chose.
+    pub address: SocketAddr,
+    /// Non-blocking.
+    pub socket: TcpListener,
 }
 
 /// Binds the address of the admin server.
-pub fn bind_admin(address: &ListenAddress) -> Result<(SocketAddr, TcpListener), BindError> {
+pub fn bind_admin(address: &ListenAddress) -> Result<AdminSocket, BindError> {
     let refused = |error| refused("admin.listen", "KENNEL_ADMIN__LISTEN", address.to_string(), error);
     let (address, mut listeners) = bind_tcp(address, 1).map_err(refused)?;
-    listeners.pop().map(|listener| (address, listener)).ok_or_else(|| refused(io::ErrorKind::NotFound.into()))
+    let socket = listeners.pop().ok_or_else(|| refused(io::ErrorKind::NotFound.into()))?;
+    Ok(AdminSocket { address, socket })
+}
+
+/// Gives each worker the listener, with its socket if there is a new one.
+fn give(
+    workers: &mut [Vec<WorkerListener>],
+    sockets: Vec<ListenSocket>,
+    handshake: &Option<Arc<Handshake>>,
+    clients: &Arc<ListenerClients>,
+) {
+    let mut sockets = sockets.into_iter();
+    for worker in workers {
+        let info = ListenerInfo { handshake: handshake.clone(), clients: Arc::clone(clients) };
+        worker.push(WorkerListener { number: clients.number(), socket: sockets.next(), info });
+    }
 }
 
 fn handshake(requirements: &Requirements, listener: String) -> Result<Option<Arc<Handshake>>, BindError> {
@@ -236,7 +341,11 @@ fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
         }
     }
     let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    set_mode(path, mode)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }

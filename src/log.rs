@@ -1,16 +1,18 @@
 //! How the process logs, to stderr. At `info`, no request is logged; metrics count them.
 //!
-//! `RUST_LOG` selects what is logged (`info` if unset), in the notation of the `tracing` crates: `debug`,
-//! `kennel::guard=trace`, …
+//! `RUST_LOG`, otherwise `log.level` of the configuration, otherwise `info` selects what is logged, in the notation of the `tracing`
+//! crates: `debug`, `kennel::guard=trace`, …
 
 use std::env;
 use std::fmt;
 use std::io::{self, IsTerminal};
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 use tracing::Subscriber;
-use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::{EnvFilter, fmt as layout};
+use tracing_subscriber::fmt::{MakeWriter, layer};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 /// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,9 +64,33 @@ pub fn init(flag: Option<Format>) -> Result<(), LogError> {
     let format = choose(flag, env::var("KENNEL_LOG_FORMAT").ok().as_deref())?;
     let filter = filter(env::var("RUST_LOG").ok().as_deref())?;
     let colour = io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+    let (filter, handle) = reload::Layer::new(filter);
     let subscriber = subscriber(format, filter, colour, io::stderr);
+    // An error means that logging is set up.
+    let _ = FILTER.set(handle);
     tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::AlreadySet)
 }
+
+/// Logs by `log.level` of the configuration from now on. Has no effect if `RUST_LOG` is set or logging is not set up.
+pub fn set_level(level: &str) {
+    let variable = env::var("RUST_LOG").ok();
+    let (None, Some(handle)) = (variable.filter(|set| !set.trim().is_empty()), FILTER.get()) else { return };
+    if let Ok(filter) = filter(Some(level)) {
+        // An error means that the subscriber is gone.
+        let _ = handle.reload(filter);
+    }
+}
+
+/// Whether `log.level` is in the notation of `RUST_LOG`.
+///
+/// # Errors
+/// Why it is not.
+pub fn check_filter(directives: &str) -> Result<(), String> {
+    EnvFilter::try_new(directives).map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// Replaces the filter of the process's subscriber.
+static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// An empty variable counts as unset.
 fn choose(flag: Option<Format>, variable: Option<&str>) -> Result<Format, LogError> {
@@ -80,14 +106,16 @@ fn filter(variable: Option<&str>) -> Result<EnvFilter, LogError> {
     EnvFilter::try_new(wanted).map_err(|error| LogError::Filter(wanted.to_owned(), error.to_string()))
 }
 
-fn subscriber<W>(format: Format, filter: EnvFilter, colour: bool, to: W) -> Box<dyn Subscriber + Send + Sync>
+fn subscriber<W, F>(format: Format, filter: F, colour: bool, to: W) -> Box<dyn Subscriber + Send + Sync>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+    F: Layer<Registry> + Send + Sync,
 {
-    let lines = layout().with_env_filter(filter).with_writer(to).with_ansi(colour);
+    let lines = layer().with_writer(to).with_ansi(colour);
+    let filtered = Registry::default().with(filter);
     match format {
-        Format::Text => Box::new(lines.finish()),
-        Format::Json => Box::new(lines.json().flatten_event(true).finish()),
+        Format::Text => Box::new(filtered.with(lines)),
+        Format::Json => Box::new(filtered.with(lines.json().flatten_event(true))),
     }
 }
 

@@ -2,16 +2,16 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use kennel::app::App;
-use kennel::config::{self, Config};
+use kennel::app::control::{Signals, Source, control};
+use kennel::config;
 use kennel::{cli, log};
 use tokio::runtime;
-use tokio::signal::unix::{SignalKind, signal};
-use tracing::{info, warn};
+use tracing::warn;
 
 /// A memcached sidecar with dog-pile protection and tags.
 ///
@@ -110,7 +110,7 @@ fn main() -> ExitCode {
         eprintln!("kennel: {error}");
         return ExitCode::FAILURE;
     }
-    match serve(arguments.config.as_deref()) {
+    match serve(arguments.config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("kennel: {error}");
@@ -119,23 +119,19 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(path: Option<&Path>) -> Result<(), Box<dyn std::error::Error>> {
-    let config = Config::load(path, config::environment()).map_err(|errors| format!("\n{errors}"))?;
-    config.warnings.iter().for_each(|warning| warn!("{warning}"));
+fn serve(path: Option<PathBuf>) -> Result<(), Box<dyn std::error::Error>> {
+    let source = Source::new(path, config::environment());
+    let loaded = source.read().map_err(|errors| format!("\n{errors}"))?;
+    loaded.config.warnings.iter().for_each(|warning| warn!("{warning}"));
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     // Before listeners are bound, so that a signal during the start stops the sidecar properly.
-    let (mut terminate, mut interrupt) = {
+    let signals = {
         let _entered = runtime.enter();
-        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+        Signals::new()?
     };
-    let app = App::start(&config)?;
-    announce(&app, path.is_none());
-    runtime.block_on(async {
-        tokio::select! {
-            _ = terminate.recv() => info!("SIGTERM"),
-            _ = interrupt.recv() => info!("SIGINT"),
-        }
-    });
+    let mut app = App::start(loaded)?;
+    announce(&app, source.is_built_in());
+    runtime.block_on(control(&mut app, &source, signals));
     app.stop();
     Ok(())
 }
@@ -178,6 +174,8 @@ fn example(address: SocketAddr) -> [String; 3] {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]

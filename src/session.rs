@@ -33,7 +33,7 @@ use crate::protocol::long_get::{LongGet, Part};
 use crate::protocol::parse::parse;
 use crate::protocol::request::{Parsed, Refused, Request};
 use crate::proxy::connection_use::ListenerClients;
-use crate::proxy::{AccessSet, Call, Client, Proxy};
+use crate::proxy::{AccessSet, Call, Client, Current};
 use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
 use crate::upstream::pending_replies::PendingReplies;
 use state::{MAX_OUTPUT, READ_SIZE, Session, State};
@@ -71,7 +71,7 @@ pub async fn serve<S>(
     socket: S,
     owner: Owner,
     clients: Arc<ListenerClients>,
-    proxy: Rc<Proxy>,
+    current: &Current,
     budget: &Rc<MemoryBudget>,
     queue_pool: &QueuePool<PendingCall>,
     drain: &CancellationToken,
@@ -80,7 +80,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let client = Client::new(owner, PendingReplies::for_client(budget, owner.connection), clients);
-    let mut session = Session::new(socket, client, proxy, Rc::clone(budget), queue_pool, drain);
+    let mut session = Session::new(socket, client, current, Rc::clone(budget), queue_pool, drain);
     let mut drained = std::pin::pin!(drain.cancelled());
     poll_fn(|cx| session.poll(&mut drained, cx)).await;
     let closed_by_us = session.state == State::Finishing && !session.eof;
@@ -88,7 +88,7 @@ where
     poll_fn(|cx| session.poll_abandoned(cx)).await;
     let end = if drain.is_cancelled() { LeaseEnd::Shutdown } else { LeaseEnd::Disconnected };
     if session.client.has_missed() {
-        session.proxy.clone().disconnect(owner, end).await;
+        current.proxy().disconnect(owner, end).await;
     }
     // This fails if the client has closed the connection already.
     let _ = session.socket.shutdown().await;
@@ -119,6 +119,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
                 self.state = State::Gone;
             }
             self.poll_calls(cx);
+            // A client without a request in flight must not keep a former configuration in use.
+            self.is_current();
             let read = self.poll_read(cx);
             let was_complete = self.missing == 0;
             if self.parse() {
@@ -200,9 +202,10 @@ impl<S> Session<'_, S> {
                 }
                 break;
             }
-            let progress = match (self.protocol, &self.long_get) {
+            let progress = match (self.protocol, self.long_get.is_some()) {
                 (None, _) => self.detect_protocol(),
-                (_, Some(_)) => self.begin_part(),
+                (_, true) => self.begin_part(),
+                _ if !self.is_current() => Progress::Blocked,
                 _ => self.begin_request(),
             };
             match progress {

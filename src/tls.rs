@@ -1,5 +1,5 @@
 //! TLS for client connections: TLS 1.2 and 1.3, with ring's cryptography. No other file uses rustls. Certificates and keys are
-//! read once, at start.
+//! read when a configuration comes into force.
 
 use std::fmt;
 use std::fs::File;
@@ -20,6 +20,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{Error, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
 
 /// The largest file in bytes.
 const MAX_FILE: u64 = 1024 * 1024;
@@ -56,7 +58,12 @@ impl fmt::Display for BadFile {
 
 /// Accepts TLS connections.
 #[derive(Clone)]
-pub struct Acceptor(TlsAcceptor);
+pub struct Acceptor {
+    tls: TlsAcceptor,
+    certificate: PathBuf,
+    /// When the first certificate of the file expires, in seconds of Unix time; `None` if that cannot be read.
+    expires: Option<i64>,
+}
 
 impl fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,13 +88,19 @@ impl Acceptor {
                 return Err([chain.err(), key.err(), roots.err()].into_iter().flatten().collect());
             }
         };
+        let expires = chain.iter().filter_map(expires).min();
         let config = configure(files, chain, key, roots).map_err(|bad| vec![bad])?;
-        Ok(Acceptor(TlsAcceptor::from(Arc::new(config))))
+        Ok(Acceptor { tls: TlsAcceptor::from(Arc::new(config)), certificate: cert.clone(), expires })
+    }
+
+    /// The file of the certificate, and when the first certificate in it expires, in seconds of Unix time.
+    pub fn certificate(&self) -> Option<(&Path, i64)> {
+        Some((&self.certificate, self.expires?))
     }
 
     /// Performs the handshake, without a timeout.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, socket: S) -> io::Result<TlsConnection<S>> {
-        Ok(TlsConnection { stream: self.0.accept(socket).await?, close_timeout: None })
+        Ok(TlsConnection { stream: self.tls.accept(socket).await?, close_timeout: None })
     }
 }
 
@@ -129,6 +142,13 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
         none if none.is_empty() => Err("has no CERTIFICATE section in PEM".to_owned()),
         found => Ok(found),
     }
+}
+
+/// When a certificate expires, in seconds of Unix time.
+fn expires(certificate: &CertificateDer<'_>) -> Option<i64> {
+    let certificate = Certificate::from_der(certificate).ok()?;
+    let not_after = certificate.tbs_certificate().validity().not_after;
+    i64::try_from(not_after.to_unix_duration().as_secs()).ok()
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {

@@ -1,8 +1,8 @@
 //! A worker: a thread with its own runtime, listening sockets and connections to the servers. It accepts clients and serves each
 //! in a task, which never moves to another thread.
 
-use std::collections::HashSet;
-use std::future::Future;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -13,26 +13,31 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::{self, LocalOptions};
-use tokio::sync::Semaphore;
-use tokio::task::spawn_local;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::{AbortHandle, JoinHandle, spawn_local};
 use tokio::time::{sleep, timeout};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{debug, warn};
 
 use crate::guard::leases::Owner;
 use crate::handshake::{ClientStream, HandshakeLimits, RateLimitedLog, log_name};
-use crate::listener::{ListenerInfo, WorkerSockets};
-use crate::metrics::WorkerMetrics;
+use crate::listener::{ListenSocket, ListenerInfo, WorkerListener};
+use crate::metrics::{ServerMetrics, WorkerMetrics};
 use crate::proxy::connection_use::ListenerClients;
-use crate::proxy::{Proxy, Shared};
+use crate::proxy::{Current, Proxy, Shared};
 use crate::random::Random;
 use crate::session::{self, ClientProtocol, PendingCall};
+use crate::upstream::connection::Connection;
 use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
 use crate::upstream::pool::{Pool, UnconnectedPool};
+use crate::upstream::server::Server;
 
 /// How long requests in flight may take once the worker stops. Then their connections are closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(4);
+/// How often a former pipeline is looked at until no request uses it.
+const RETIRE_INTERVAL: Duration = Duration::from_millis(50);
 /// The pause after the system could not accept a connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// The interval at which unused buffers are freed.
@@ -52,7 +57,7 @@ const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
 /// Limits and numbers the connections of clients. Shared by all workers.
 pub struct ConnectionLimit {
-    max: usize,
+    max: AtomicUsize,
     open: AtomicUsize,
     next: AtomicU64,
     /// The addresses of the clients whose use of the binary protocol has been logged. `None`: Unix sockets.
@@ -63,7 +68,12 @@ impl ConnectionLimit {
     /// Allows `max` connections at a time.
     pub fn new(max: usize) -> ConnectionLimit {
         let (open, next) = (AtomicUsize::new(0), AtomicU64::new(1));
-        ConnectionLimit { max, open, next, logged: Mutex::default() }
+        ConnectionLimit { max: AtomicUsize::new(max), open, next, logged: Mutex::default() }
+    }
+
+    /// From now on, this many connections. Those above it are not closed.
+    pub fn set(&self, max: usize) {
+        self.max.store(max, Ordering::Relaxed);
     }
 
     /// Whether a client of the binary protocol at this address must be logged: only the first one, and only while fewer than
@@ -75,7 +85,7 @@ impl ConnectionLimit {
 
     /// The number of a new connection, unless the limit is reached.
     fn open(&self) -> Option<u64> {
-        if self.open.fetch_add(1, Ordering::Relaxed) >= self.max {
+        if self.open.fetch_add(1, Ordering::Relaxed) >= self.max.load(Ordering::Relaxed) {
             self.close();
             return None;
         }
@@ -87,22 +97,42 @@ impl ConnectionLimit {
     }
 }
 
-/// The parts of one worker.
-pub struct Worker {
-    /// Its listening sockets.
-    pub sockets: WorkerSockets,
+/// What a configuration gives one worker.
+pub struct Configured {
     /// The state that all workers share.
     pub shared: Shared,
     /// The pools, without connections.
     pub pools: Vec<UnconnectedPool>,
-    /// The limit of client connections.
-    pub connection_limit: Arc<ConnectionLimit>,
+    /// All listeners.
+    pub listeners: Vec<WorkerListener>,
     /// The connection of a client that is idle for this long is closed. Zero: never.
     pub idle_timeout: Duration,
     /// The memory budget in bytes of requests and replies, for all clients of this worker together.
     pub max_buffered: usize,
     /// The metrics of this worker.
     pub metrics: Arc<WorkerMetrics>,
+    /// What the pools need for as long as they are used.
+    pub in_use: Vec<Arc<DropGuard>>,
+}
+
+/// The next configuration of a worker.
+pub struct Switch {
+    /// What it gives the worker.
+    pub to: Configured,
+    /// Told when new requests use it.
+    pub done: oneshot::Sender<()>,
+    /// Told when no request uses the former one.
+    pub retired: oneshot::Sender<()>,
+}
+
+/// The parts of one worker.
+pub struct Worker {
+    /// The first configuration.
+    pub configured: Configured,
+    /// The next ones.
+    pub switches: mpsc::UnboundedReceiver<Switch>,
+    /// The limit of client connections.
+    pub connection_limit: Arc<ConnectionLimit>,
     /// Clients are accepted once it is cancelled. Before, they wait in the queues of the listening sockets.
     pub open: CancellationToken,
     /// Stops the worker when it is cancelled.
@@ -119,32 +149,21 @@ impl Worker {
     }
 
     async fn work(self) -> io::Result<()> {
-        let Worker {
-            sockets,
-            shared,
-            pools,
-            connection_limit: limit,
-            idle_timeout,
-            max_buffered,
-            metrics,
-            open,
-            stop,
-        } = self;
-        let budget = MemoryBudget::new(max_buffered, Arc::clone(&metrics));
-        let pools = pools.into_iter().map(|pool| Pool::new(pool, &metrics)).collect();
-        let proxy = Rc::new(Proxy::new(shared, pools, Random::from_entropy(), metrics));
-        proxy.drive_connections();
-        spawn_local(Rc::clone(&proxy).renew_leases());
+        let Worker { configured, mut switches, connection_limit: limit, open, stop } = self;
+        let budget = MemoryBudget::new(configured.max_buffered, Arc::clone(&configured.metrics));
+        let connections = Rc::new(Connections::default());
+        let Configured { shared, pools, listeners, idle_timeout, metrics, mut in_use, .. } = configured;
+        let proxy = pipeline(shared, pools, &metrics, &connections);
+        let current = Rc::new(Current::new(Rc::clone(&proxy)));
         spawn_local(free_unused(Rc::clone(&budget)));
-        if !idle_timeout.is_zero() {
-            spawn_local(close_idle(Rc::clone(&proxy), Rc::clone(&budget), idle_timeout));
-        }
+        let mut renewing = spawn_local(proxy.renew_leases());
+        let mut closing = close_idle(&current, &budget, idle_timeout);
         if stop.run_until_cancelled(open.cancelled()).await.is_none() {
             return Ok(());
         }
         let clients = TaskTracker::new();
         let acceptor = Rc::new(ClientAcceptor {
-            proxy,
+            current,
             budget,
             limit,
             stop: stop.clone(),
@@ -154,13 +173,29 @@ impl Worker {
             handshake_limits: HandshakeLimits::default(),
             queue_pool: QueuePool::default(),
         });
-        for (socket, listener) in sockets.tcp {
-            let socket = TcpListener::from_std(socket)?;
-            spawn_local(Rc::clone(&acceptor).accept_tcp(socket, listener));
-        }
-        for (socket, listener) in sockets.unix {
-            let socket = UnixListener::from_std(socket)?;
-            spawn_local(Rc::clone(&acceptor).accept_unix(socket, listener));
+        let mut accepting = HashMap::new();
+        acceptor.listen(listeners, &mut accepting)?;
+        while let Some(Some(Switch { to, done, retired })) = stop.run_until_cancelled(switches.recv()).await {
+            let Configured { shared, pools, listeners, idle_timeout, max_buffered, metrics, in_use: next } =
+                to;
+            let ClientAcceptor { current, budget, .. } = &*acceptor;
+            let proxy = pipeline(shared, pools, &metrics, &connections);
+            let former = current.replace(Rc::clone(&proxy));
+            renewing.abort();
+            renewing = spawn_local(proxy.renew_leases());
+            closing.abort();
+            closing = close_idle(current, budget, idle_timeout);
+            budget.set_budget(max_buffered);
+            acceptor.listen(listeners, &mut accepting)?;
+            budget.wake_all();
+            // The coordinator may have stopped.
+            let _ = done.send(());
+            let former_in_use = std::mem::replace(&mut in_use, next);
+            let (current, connections) = (Rc::clone(current), Rc::clone(&connections));
+            spawn_local(async move {
+                retire(former, former_in_use, current, connections).await;
+                let _ = retired.send(());
+            });
         }
         stop.cancelled().await;
         clients.close();
@@ -171,6 +206,84 @@ impl Worker {
     }
 }
 
+/// The connections of one worker to the servers of all pools.
+#[derive(Default)]
+struct Connections(RefCell<Vec<DrivenConnection>>);
+
+struct DrivenConnection {
+    server: Arc<Server>,
+    connection: Rc<Connection>,
+    driver: AbortHandle,
+}
+
+impl Connections {
+    /// The connection to a server, made if there is none.
+    fn to(
+        &self,
+        server: Arc<Server>,
+        first_attempt: TaskTrackerToken,
+        metrics: impl FnOnce() -> ServerMetrics,
+    ) -> Rc<Connection> {
+        let mut all = self.0.borrow_mut();
+        if let Some(known) = all.iter().find(|known| Arc::ptr_eq(&known.server, &server)) {
+            return Rc::clone(&known.connection);
+        }
+        let connection = Connection::new(Arc::clone(&server), first_attempt, metrics());
+        let driver = spawn_local(Rc::clone(&connection).drive(Random::from_entropy())).abort_handle();
+        all.push(DrivenConnection { server, connection: Rc::clone(&connection), driver });
+        connection
+    }
+
+    /// Closes the connections that no pool has.
+    fn close_unused(&self) {
+        self.0.borrow_mut().retain(|DrivenConnection { connection, driver, .. }| {
+            // One is this list's, one its driver's.
+            let is_used = Rc::strong_count(connection) > 2;
+            if !is_used {
+                driver.abort();
+            }
+            is_used
+        });
+    }
+}
+
+/// The pipeline of a configuration, over the connections that the worker has and those that it makes.
+fn pipeline(
+    shared: Shared,
+    pools: Vec<UnconnectedPool>,
+    metrics: &Arc<WorkerMetrics>,
+    connections: &Connections,
+) -> Rc<Proxy> {
+    let mut first = 0;
+    let pool = |pool: UnconnectedPool| {
+        let of_pool = first;
+        first += pool.servers();
+        Pool::new(pool, |at, server, attempt| {
+            connections.to(server, attempt, || metrics.server(of_pool + at))
+        })
+    };
+    let pools = pools.into_iter().map(pool).collect();
+    Rc::new(Proxy::new(shared, pools, Random::from_entropy(), Arc::clone(metrics)))
+}
+
+/// Waits until no request uses a former pipeline, which keeps the pools in use meanwhile. Leases that were won under it go on.
+async fn retire(
+    former: Rc<Proxy>,
+    in_use: Vec<Arc<DropGuard>>,
+    current: Rc<Current>,
+    connections: Rc<Connections>,
+) {
+    loop {
+        current.proxy().take_over_leases(&former);
+        if Rc::strong_count(&former) == 1 {
+            break;
+        }
+        sleep(RETIRE_INTERVAL).await;
+    }
+    drop((former, in_use));
+    connections.close_unused();
+}
+
 /// Frees buffers that have not been used recently.
 async fn free_unused(budget: Rc<MemoryBudget>) {
     loop {
@@ -179,17 +292,21 @@ async fn free_unused(budget: Rc<MemoryBudget>) {
     }
 }
 
-/// Closes idle connections. All connections share one timer, four times per `idle_timeout`, so that a request costs nothing.
-async fn close_idle(proxy: Rc<Proxy>, budget: Rc<MemoryBudget>, idle_timeout: Duration) {
-    loop {
-        sleep((idle_timeout / 4).max(Duration::from_millis(1))).await;
-        budget.sweep(|owner| proxy.rebuilds(owner));
-    }
+/// Closes connections that are idle for this long, unless it is zero. All connections share one timer, four times per
+/// `idle_timeout`, so that a request costs nothing.
+fn close_idle(current: &Rc<Current>, budget: &Rc<MemoryBudget>, idle_timeout: Duration) -> JoinHandle<()> {
+    let (current, budget) = (Rc::clone(current), Rc::clone(budget));
+    spawn_local(async move {
+        while !idle_timeout.is_zero() {
+            sleep((idle_timeout / 4).max(Duration::from_millis(1))).await;
+            budget.sweep(|owner| current.proxy().rebuilds(owner));
+        }
+    })
 }
 
 /// Accepts the clients of one worker.
 struct ClientAcceptor {
-    proxy: Rc<Proxy>,
+    current: Rc<Current>,
     budget: Rc<MemoryBudget>,
     limit: Arc<ConnectionLimit>,
     stop: CancellationToken,
@@ -202,9 +319,48 @@ struct ClientAcceptor {
     queue_pool: QueuePool<PendingCall>,
 }
 
+/// A listener of one worker that accepts clients.
+struct Accepting {
+    info: RefCell<ListenerInfo>,
+    /// When it is cancelled, no further client is accepted, and those that are connected are closed once their requests in flight are
+    /// answered.
+    stop: CancellationToken,
+}
+
 impl ClientAcceptor {
-    async fn accept_tcp(self: Rc<Self>, socket: TcpListener, listener: ListenerInfo) {
-        while let Some(accepted) = self.unless_stopped(socket.accept()).await {
+    /// Begins to accept clients of these listeners, by their number, with what they need now, and ends the others.
+    fn listen(
+        self: &Rc<Self>,
+        listeners: Vec<WorkerListener>,
+        accepting: &mut HashMap<u32, Rc<Accepting>>,
+    ) -> io::Result<()> {
+        let mut former = std::mem::take(accepting);
+        for WorkerListener { number, socket, info } in listeners {
+            let listener = match former.remove(&number) {
+                Some(known) => {
+                    *known.info.borrow_mut() = info;
+                    known
+                }
+                None => Rc::new(Accepting { info: RefCell::new(info), stop: self.stop.child_token() }),
+            };
+            let (acceptor, shared) = (Rc::clone(self), Rc::clone(&listener));
+            match socket {
+                None => {}
+                Some(ListenSocket::Tcp(socket)) => {
+                    spawn_local(acceptor.accept_tcp(TcpListener::from_std(socket)?, shared));
+                }
+                Some(ListenSocket::Unix(socket)) => {
+                    spawn_local(acceptor.accept_unix(UnixListener::from_std(socket)?, shared));
+                }
+            }
+            accepting.insert(number, listener);
+        }
+        former.values().for_each(|gone| gone.stop.cancel());
+        Ok(())
+    }
+
+    async fn accept_tcp(self: Rc<Self>, socket: TcpListener, listener: Rc<Accepting>) {
+        while let Some(accepted) = listener.stop.run_until_cancelled(socket.accept()).await {
             match accepted {
                 Ok((socket, from)) => {
                     if let Err(error) = socket.set_nodelay(true) {
@@ -218,8 +374,8 @@ impl ClientAcceptor {
         }
     }
 
-    async fn accept_unix(self: Rc<Self>, socket: UnixListener, listener: ListenerInfo) {
-        while let Some(accepted) = self.unless_stopped(socket.accept()).await {
+    async fn accept_unix(self: Rc<Self>, socket: UnixListener, listener: Rc<Accepting>) {
+        while let Some(accepted) = listener.stop.run_until_cancelled(socket.accept()).await {
             match accepted {
                 Ok((socket, _)) => {
                     // Without a process id, all clients count as one process.
@@ -232,10 +388,6 @@ impl ClientAcceptor {
         }
     }
 
-    async fn unless_stopped<T>(&self, accepting: impl Future<Output = T>) -> Option<T> {
-        self.stop.run_until_cancelled(accepting).await
-    }
-
     /// Starts the task of a new client, or refuses the client if there are too many. Waits while [`MAX_REFUSING`] clients are
     /// being refused.
     async fn admit<S: ClientStream + 'static>(
@@ -243,11 +395,13 @@ impl ClientAcceptor {
         mut socket: S,
         from: Option<SocketAddr>,
         process: Option<u32>,
-        listener: &ListenerInfo,
+        listener: &Accepting,
     ) {
-        let handshake = listener.handshake.as_ref();
+        let ListenerInfo { handshake, clients } = listener.info.borrow().clone();
+        let proxy = self.current.proxy();
         let Some(number) = self.limit.open() else {
-            self.proxy.metrics().client_refused();
+            proxy.metrics().client_refused();
+            drop(proxy);
             if handshake.is_some_and(|handshake| handshake.uses_tls()) {
                 return;
             }
@@ -260,23 +414,19 @@ impl ClientAcceptor {
             });
             return;
         };
-        self.proxy.metrics().client_connected();
+        proxy.metrics().client_connected();
         let permit = ConnectionPermit(Rc::clone(self));
-        let clients = Arc::clone(&listener.clients);
         let owner = clients.owner(number, process);
-        let Some(handshake) = handshake.cloned() else {
-            self.clients.spawn_local(async move {
-                let ConnectionPermit(acceptor) = &permit;
-                acceptor.serve(socket, owner, clients, from).await;
-            });
-            return;
-        };
+        let stop = listener.stop.clone();
         self.clients.spawn_local(async move {
             let ConnectionPermit(acceptor) = &permit;
-            let ClientAcceptor { proxy, handshake_limits, stop, .. } = &**acceptor;
-            let accepted = handshake.accept(socket, from, handshake_limits, proxy.metrics(), stop).await;
-            if let Some(socket) = accepted {
-                acceptor.serve(socket, owner, clients, from).await;
+            let Some(handshake) = handshake else {
+                return acceptor.serve(socket, owner, clients, from, &stop).await;
+            };
+            let metrics = acceptor.current.proxy().shared_metrics();
+            let limits = &acceptor.handshake_limits;
+            if let Some(socket) = handshake.accept(socket, from, limits, &metrics, &stop).await {
+                acceptor.serve(socket, owner, clients, from, &stop).await;
             }
         });
     }
@@ -288,10 +438,10 @@ impl ClientAcceptor {
         owner: Owner,
         clients: Arc<ListenerClients>,
         from: Option<SocketAddr>,
+        stop: &CancellationToken,
     ) {
-        let proxy = Rc::clone(&self.proxy);
-        let protocol =
-            session::serve(socket, owner, clients, proxy, &self.budget, &self.queue_pool, &self.stop).await;
+        let ClientAcceptor { current, budget, queue_pool, .. } = self;
+        let protocol = session::serve(socket, owner, clients, current, budget, queue_pool, stop).await;
         let from = from.map(|from| from.ip());
         if protocol == ClientProtocol::Binary && self.limit.log_once(from) {
             warn!(
@@ -314,7 +464,7 @@ struct ConnectionPermit(Rc<ClientAcceptor>);
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.limit.close();
-        self.0.proxy.metrics().client_disconnected();
+        self.0.current.proxy().metrics().client_disconnected();
     }
 }
 

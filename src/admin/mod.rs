@@ -1,10 +1,11 @@
-//! How operators see the state of the sidecar over HTTP. Everything here is read-only.
+//! How operators see the state of the sidecar over HTTP, and have it read its configuration again.
 //!
 //! ```text
 //! GET /         a status page
 //! GET /metrics  Prometheus's text format
 //! GET /healthz  200 while the process can reply
 //! GET /readyz   200 and a list of problems if clients are accepted; otherwise 503 and the state
+//! POST /reload  200 and what has changed; 422 and the mistakes if nothing has
 //! ```
 //!
 //! `server` accepts connections and limits them; `replies` has the reply to each path. It reads the `view`, which the
@@ -19,7 +20,7 @@ mod view;
 pub use readiness::Readiness;
 pub(crate) use server::MAX_OPEN;
 pub use server::run;
-pub use view::{KeysAt, Overview, Placements, PoolRow, RuleRow, ServerRow, View};
+pub use view::{ConfigState, KeysAt, Overview, Placements, PoolRow, RuleRow, ServerRow, View};
 
 #[cfg(test)]
 mod tests;

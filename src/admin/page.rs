@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Write};
 use std::time::Duration;
 
 use super::view::{KeysAt, Overview, RuleRow};
+use crate::clock::utc;
 
 /// Renders the page. `state` is the word that `/readyz` starts with.
 pub(super) fn render(overview: &Overview, state: &str) -> String {
@@ -44,8 +45,19 @@ th { font-weight: 500; color: var(--faint); }
 
 fn write(page: &mut String, overview: &Overview, state: &str) -> fmt::Result {
     page.push_str(HEAD);
-    let Overview { version, uptime, pools, rules } = overview;
+    let Overview { version, uptime, config, pools, rules } = overview;
     writeln!(page, "<p>version {}, {}, up for {}</p>", Text(version), Text(state), Span(*uptime))?;
+    let read = utc(config.read_ms).unwrap_or_default();
+    writeln!(page, "<p>Configuration {}, read at {read}</p>", Text(&config.hash))?;
+    if !config.errors.is_empty() {
+        page.push_str(
+            "<p class=\"down\">A later version of the file has mistakes and was refused:</p>\n<ul>\n",
+        );
+        for error in &config.errors {
+            writeln!(page, "<li>{}</li>", Text(error))?;
+        }
+        page.push_str("</ul>\n");
+    }
     page.push_str("<h2>Servers</h2>\n<table>\n<tr><th>pool</th><th>server</th><th>state</th><th>guarded keys</th></tr>\n");
     for pool in pools {
         for server in &pool.servers {
@@ -162,7 +174,7 @@ impl Display for Share<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::view::{Placements, PoolRow, ServerRow};
+    use crate::admin::view::{ConfigState, Placements, PoolRow, ServerRow};
 
     fn overview() -> Overview {
         let server = |name: &str, up, keys| ServerRow { name: name.to_owned(), up, sick: name == "d", keys };
@@ -177,6 +189,11 @@ mod tests {
         Overview {
             version: "0.1.0".to_owned(),
             uptime: Duration::from_secs(90_061),
+            config: ConfigState {
+                hash: "1f2e3d4c".to_owned(),
+                read_ms: 1_700_000_000_000,
+                errors: vec!["k.toml: line 3: <bad>".to_owned()],
+            },
             pools: vec![PoolRow {
                 name: "main".to_owned(),
                 servers,
@@ -198,6 +215,8 @@ mod tests {
             "<td>b</td><td class=\"down\">down</td><td class=\"down\">on the standby servers</td>",
             "<td>c</td><td class=\"\">not connected yet</td><td class=\"down\">not served: no valid view</td>",
             "<td>d</td><td class=\"down\">sick: too slow</td><td class=\"\">on the server</td>",
+            "<p>Configuration 1f2e3d4c, read at 2023-11-14T22:13:20.000Z</p>",
+            "<li>k.toml: line 3: &lt;bad&gt;</li>",
             "<p>Placement of main: 0a</p>",
             "<p class=\"down\">Another sidecar places the keys of main by 0b, which is not adjacent",
             "<td>pages</td><td class=\"n\">1\u{202f}234\u{202f}567</td><td class=\"n\">1</td><td class=\"n\">0</td><td class=\"n\">3</td><td class=\"n\">100.0 %</td>",
@@ -214,6 +233,7 @@ mod tests {
             &Overview {
                 version: evil.to_owned(),
                 uptime: Duration::ZERO,
+                config: ConfigState { hash: evil.to_owned(), read_ms: 0, errors: vec![evil.to_owned()] },
                 pools: vec![PoolRow {
                     name: evil.to_owned(),
                     servers: vec![ServerRow { name: evil.to_owned(), ..ServerRow::default() }],
@@ -224,13 +244,15 @@ mod tests {
             evil,
         );
         assert!(!page.contains("<script"), "{page}");
-        assert_eq!(page.matches("&lt;/td&gt;&lt;script&gt;&amp;&#39;&quot;").count(), 5, "{page}");
+        assert_eq!(page.matches("&lt;/td&gt;&lt;script&gt;&amp;&#39;&quot;").count(), 7, "{page}");
     }
 
     #[test]
     fn every_element_is_closed_and_nothing_is_loaded() {
         let page = render(&overview(), "ready");
-        for element in ["html", "head", "body", "style", "title", "table", "tr", "td", "h1", "h2", "p", "a"] {
+        for element in
+            ["html", "head", "body", "style", "title", "table", "tr", "td", "h1", "h2", "p", "a", "ul", "li"]
+        {
             let opened =
                 page.matches(&format!("<{element}>")).count() + page.matches(&format!("<{element} ")).count();
             assert_eq!(opened, page.matches(&format!("</{element}>")).count(), "{element}");

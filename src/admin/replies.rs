@@ -14,22 +14,36 @@ use crate::metrics;
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Replies to one request.
-pub(super) fn reply_to(
+pub(super) async fn reply_to(
     method: &Method,
     path: &str,
     view: &dyn View,
     readiness: &Readiness,
 ) -> Response<Full<Bytes>> {
-    if !matches!(path, "/" | "/metrics" | "/healthz" | "/readyz") {
-        return reply(StatusCode::NOT_FOUND, TEXT, "not found: try /, /metrics, /healthz or /readyz\n");
-    }
-    if !matches!(*method, Method::GET | Method::HEAD) {
-        let mut refused = reply(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n");
-        refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    let allowed: &[Method] = match path {
+        "/" | "/metrics" | "/healthz" | "/readyz" => &[Method::GET, Method::HEAD],
+        "/reload" => &[Method::POST],
+        _ => {
+            let help = "not found: try /, /metrics, /healthz or /readyz, or POST /reload\n";
+            return reply(StatusCode::NOT_FOUND, TEXT, help);
+        }
+    };
+    if !allowed.contains(method) {
+        let names: Vec<_> = allowed.iter().map(Method::as_str).collect();
+        let help = format!("only {}\n", names.join(" and "));
+        let mut refused = reply(StatusCode::METHOD_NOT_ALLOWED, TEXT, help);
+        // Names of methods are valid in a header.
+        if let Ok(names) = HeaderValue::from_str(&names.join(", ")) {
+            refused.headers_mut().insert(ALLOW, names);
+        }
         return refused;
     }
     match path {
         "/metrics" => reply(StatusCode::OK, metrics::CONTENT_TYPE, view.metrics()),
+        "/reload" => match view.reload().await {
+            Ok(changes) => reply(StatusCode::OK, TEXT, changes),
+            Err(mistakes) => reply(StatusCode::UNPROCESSABLE_ENTITY, TEXT, mistakes),
+        },
         "/healthz" => reply(StatusCode::OK, TEXT, "ok"),
         "/readyz" if readiness.is_ready() => {
             let lines = [vec!["ready".to_owned()], view.notes()].concat();

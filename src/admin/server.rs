@@ -147,8 +147,11 @@ async fn connection(
 ) {
     let service = service_fn(move |request: Request<Incoming>| {
         last.update();
-        let reply = reply_to(request.method(), request.uri().path(), &*view, &readiness);
-        async move { Ok::<_, Infallible>(reply) }
+        let (view, readiness) = (Arc::clone(&view), readiness.clone());
+        async move {
+            let reply = reply_to(request.method(), request.uri().path(), &*view, &readiness).await;
+            Ok::<_, Infallible>(reply)
+        }
     });
     let mut connection = pin!(
         http1::Builder::new()

@@ -1,4 +1,5 @@
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::time::timeout;
 
 use super::readiness::Readiness;
 use super::server::{LIMITS, Limits, serve};
-use super::view::{Overview, RuleRow, View};
+use super::view::{ConfigState, Overview, RuleRow, View};
 
 struct Fixed;
 
@@ -23,6 +24,7 @@ impl View for Fixed {
         Overview {
             version: "1.2.3".to_owned(),
             uptime: Duration::from_secs(61),
+            config: ConfigState::default(),
             pools: Vec::new(),
             rules: vec![RuleRow { name: "<b>".to_owned(), ..RuleRow::default() }],
         }
@@ -30,6 +32,10 @@ impl View for Fixed {
 
     fn notes(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {
+        Box::pin(async { Err("k.toml: line 3: wrong\n".to_owned()) })
     }
 }
 

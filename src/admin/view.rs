@@ -1,5 +1,7 @@
 //! What the admin server shows: the interface to the running process, and the contents of the status page.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 /// The source of the admin server's replies. Each method is called for every request, on the thread that serves it, and must not
@@ -11,6 +13,19 @@ pub trait View: Send + Sync + 'static {
     fn overview(&self) -> Overview;
     /// Problems that do not make the sidecar unready, one line each; shown in `/readyz`.
     fn notes(&self) -> Vec<String>;
+    /// Reads the configuration again and takes it. Returns what has changed, or why nothing has, as lines of text.
+    fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
+}
+
+/// The configuration in force, and the last attempt to read another one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConfigState {
+    /// The hash of its settings.
+    pub hash: String,
+    /// When it was read, in milliseconds of Unix time.
+    pub read_ms: u64,
+    /// The mistakes of a later version, which was refused; empty if there is none.
+    pub errors: Vec<String>,
 }
 
 /// The contents of the status page.
@@ -20,6 +35,8 @@ pub struct Overview {
     pub version: String,
     /// The time since the process started.
     pub uptime: Duration,
+    /// The configuration.
+    pub config: ConfigState,
     /// The pools, in the configuration's order.
     pub pools: Vec<PoolRow>,
     /// The rules, in the configuration's order.

@@ -41,7 +41,7 @@ async fn probe_all(config: &Config) -> io::Result<Found> {
         // An embedded server is part of this program, so it needs no probe.
         let is_embedded = matches!(spec.address, Address::Embedded { .. });
         if !is_embedded {
-            let server = Server::new(at, spec, pool.connect_timeout, pool.request_timeout, unix_ms)?;
+            let server = Server::new(spec, pool, unix_ms)?;
             probes.spawn_local(async move {
                 let opened = probe::open(&server, &mut Random::from_entropy()).await;
                 (at, opened.map(|(_, found)| found).map_err(|broken| broken.to_string()))

@@ -113,7 +113,7 @@ mod tests {
     use tokio::time::Instant;
 
     use crate::app::App;
-    use crate::config::Config;
+    use crate::config;
 
     fn free() -> (TcpListener, String) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -140,7 +140,7 @@ mod tests {
     fn a_running_sidecar_is_ready_and_a_stopped_one_is_not() {
         let toml = "listen.tcp = [\"127.0.0.1:0\"]\nadmin.listen = \"127.0.0.1:0\"\n\
                     pools.main.servers = [\"embedded:1MiB\"]\n";
-        let app = App::start(&Config::read("test.toml", toml, []).unwrap()).unwrap();
+        let app = App::start(config::read("test.toml", toml, []).unwrap()).unwrap();
         let admin = app.admin().unwrap().to_string();
         ready(&admin, TIMEOUT).unwrap();
         assert_eq!(run(&admin), ExitCode::SUCCESS);

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime;
@@ -16,7 +16,7 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::{Clock, unix_ms};
+use crate::clock::{Clock, unix_ms, utc};
 use crate::config::units::{show_address, show_duration};
 use crate::config::{self, Config, RuleKind};
 use crate::error::Failure;
@@ -24,9 +24,10 @@ use crate::guard::TagName;
 use crate::guard::near::Changes;
 use crate::metrics::{Metrics, ServerName};
 use crate::monitor::Monitor;
-use crate::proxy::{LeaseTable, OutageTable, Plan, Proxy, ServerInfo, Shared, TagCache};
+use crate::proxy::{KeyHasher, LeaseTable, OutageTable, Plan, Proxy, ServerInfo, Shared, TagCache};
 use crate::random::Random;
 use crate::rule::{Captures, Pattern, Rules, Template, fold_tag};
+use crate::upstream::connection::Connection;
 use crate::upstream::pool::{Pool, SharedPool};
 use crate::upstream::{Address, HealthSpec, PoolSpec};
 
@@ -35,8 +36,6 @@ const MAX_NAMES: usize = 16 * 1024;
 /// The time limit of one tag, in multiples of `request_timeout`. A bump takes nine replies, including six to the probe of the
 /// connection, and more if others bump the same tag meanwhile.
 const MAX_REPLIES: u32 = 13;
-/// The last millisecond of the year 9999. A later version is not printed as a time.
-const MAX_TIME: u64 = 253_402_300_799_999;
 
 /// What to do with the tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,10 +172,9 @@ type TagResult = Result<Option<u64>, (Failure, Vec<String>)>;
 fn perform(action: Action, tags: &[Tag], config: &Config, pool: &PoolSpec) -> io::Result<Vec<TagResult>> {
     let limit = pool.connect_timeout + pool.request_timeout * MAX_REPLIES;
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let (proxy, monitor) = proxy(config, pool)?;
-    let proxy = Rc::new(proxy);
     let results = LocalSet::new().block_on(&runtime, async {
-        proxy.drive_connections();
+        let (proxy, monitor) = proxy(config, pool)?;
+        let proxy = Rc::new(proxy);
         if let Some(monitor) = monitor {
             let known = CancellationToken::new();
             spawn_local(monitor.run(Random::from_entropy(), known.clone()));
@@ -193,11 +191,11 @@ fn perform(action: Action, tags: &[Tag], config: &Config, pool: &PoolSpec) -> io
                 (failure, proxy.tag_servers(&tag.name).into_iter().map(show_address).collect())
             }));
         }
-        results
+        Ok(results)
     });
     // Do not wait for host names that are still being resolved.
     runtime.shutdown_background();
-    Ok(results)
+    results
 }
 
 async fn perform_one(
@@ -228,21 +226,19 @@ fn proxy(config: &Config, spec: &PoolSpec) -> io::Result<(Proxy, Option<Monitor>
     // One command is too few to judge a server by.
     let health = HealthSpec { enabled: false, ..spec.health };
     let spec = PoolSpec { health, ..spec.clone() };
-    let pool = Arc::new(SharedPool::new(&spec, 0, unix_ms)?);
-    let monitor = Monitor::without_marks(
-        std::slice::from_ref(&spec),
-        std::slice::from_ref(&pool),
-        start,
-        clock.clone(),
-    );
+    let pool = Arc::new(SharedPool::new(&spec, unix_ms)?);
+    let monitor = Monitor::without_marks(&spec, &pool, start, clock.clone());
+    let published = monitor.as_ref().map(Monitor::published);
     let shared = Shared {
         plan: Arc::new(plan),
         leases: Arc::new(LeaseTable::new(0)),
         outages: Arc::new(OutageTable::new(0)),
         tag_cache: TagCache::new(Duration::ZERO),
         changes: Arc::new(Changes::new(false)),
+        may_keep: Arc::default(),
         near_memory: 0,
         sidecar: random.below(u64::MAX),
+        hasher: KeyHasher::new(),
         clock,
         start,
         server_info: Arc::new(ServerInfo {
@@ -253,13 +249,18 @@ fn proxy(config: &Config, spec: &PoolSpec) -> io::Result<(Proxy, Option<Monitor>
             unix: None,
             unix_mode: 0,
             flush_all: false,
-            baseline: Mutex::default(),
+            baseline: Arc::default(),
         }),
-        views: monitor.as_ref().map_or(vec![None], |monitor| monitor.views().to_vec()),
-        other_views: monitor.as_ref().map_or(vec![None], |monitor| monitor.other_views().to_vec()),
+        views: vec![published.and_then(|published| published.views.clone())],
+        other_views: vec![published.and_then(|published| published.other_views.clone())],
     };
     let counts = metrics.worker(0);
-    let pool = Pool::new(pool.for_worker(), &counts);
+    let connect = |at, server, first| {
+        let connection = Connection::new(server, first, counts.server(at));
+        spawn_local(Rc::clone(&connection).drive(Random::from_entropy()));
+        connection
+    };
+    let pool = Pool::new(pool.for_worker(), connect);
     Ok((Proxy::new(shared, vec![pool], random, counts), monitor))
 }
 
@@ -330,31 +331,6 @@ fn may_carry(kind: &RuleKind, tag: &Tag) -> bool {
     tags.iter().any(renders)
 }
 
-/// A version as a time in RFC 3339 format; `None` after the year 9999.
-fn utc(ms: u64) -> Option<String> {
-    if ms > MAX_TIME {
-        return None;
-    }
-    let (seconds, mut day, mut year) = (ms / 1000, ms / 86_400_000, 1970);
-    let months = loop {
-        let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-        let days = 365 + u64::from(leap);
-        if day < days {
-            break [31, 28 + u64::from(leap), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-        }
-        day -= days;
-        year += 1;
-    };
-    let mut month = 0;
-    while day >= months[month] {
-        day -= months[month];
-        month += 1;
-    }
-    let (month, day) = (month + 1, day + 1);
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    Some(format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", ms % 1000))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -396,24 +372,6 @@ mod tests {
         let many = vec![OsString::from("x"); MAX_NAMES + 1];
         assert!(tags(&many, b"@tag:").unwrap_err().contains("too many tags: 16385"));
         assert_eq!(tags(&many[1..], b"@tag:").unwrap().len(), 1);
-    }
-
-    #[test]
-    fn a_version_is_printed_as_a_time() {
-        // By `date -u -d @…`.
-        for (ms, output) in [
-            (0, "1970-01-01T00:00:00.000Z"),
-            (951_782_399_999, "2000-02-28T23:59:59.999Z"),
-            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
-            (951_868_800_000, "2000-03-01T00:00:00.000Z"),
-            (1_700_000_000_007, "2023-11-14T22:13:20.007Z"),
-            (1_798_761_599_000, "2026-12-31T23:59:59.000Z"),
-            (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
-            (MAX_TIME, "9999-12-31T23:59:59.999Z"),
-        ] {
-            assert_eq!(utc(ms).as_deref(), Some(output));
-        }
-        assert_eq!(utc(MAX_TIME + 1), None);
     }
 
     #[test]

@@ -9,10 +9,18 @@ use std::collections::BTreeMap;
 
 use config::{Map, Value, ValueKind};
 
-use super::file::{Admin, Listen, Near, Pool, Rule, Tags, ValueType};
+use super::file::{Admin, Listen, Log, Near, Pool, Rule, TOP, Tags, ValueType};
 use super::suggestion::closest;
 
 const PREFIX: &str = "KENNEL_";
+/// The tables with a fixed name.
+const NAMED: [(&str, &[(&str, ValueType)]); 5] = [
+    ("log", Log::KEYS),
+    ("listen", Listen::KEYS),
+    ("admin", Admin::KEYS),
+    ("tags", Tags::KEYS),
+    ("near", Near::KEYS),
+];
 /// Read by the log (`log.rs`), not by the configuration.
 const LOG_FORMAT: &str = "KENNEL_LOG_FORMAT";
 
@@ -75,6 +83,7 @@ impl Overrides {
         }
         let value = parse(text, target.value_type);
         let table = match target.table {
+            Table::Top => Some(&mut *root),
             Table::Named(name) => table_in(root, name),
             Table::Pool(name) => table_in(root, "pools").and_then(|pools| table_in(pools, &name)),
             Table::Rule(i) => match rules_in(root) {
@@ -109,6 +118,7 @@ struct Target {
 }
 
 enum Table {
+    Top,
     Named(&'static str),
     Pool(String),
     Rule(usize),
@@ -117,6 +127,7 @@ enum Table {
 impl Target {
     fn path(&self) -> String {
         match &self.table {
+            Table::Top => self.key.to_owned(),
             Table::Named(name) => format!("{name}.{}", self.key),
             Table::Pool(name) => format!("pools.{name}.{}", self.key),
             Table::Rule(i) => format!("rules[{i}].{}", self.key),
@@ -127,9 +138,9 @@ impl Target {
     fn candidates(name: &str, root: &mut Map<String, Value>) -> Vec<Target> {
         let name = name.to_ascii_lowercase();
         let mut found = Vec::new();
-        let tables =
-            [("listen", Listen::KEYS), ("admin", Admin::KEYS), ("tags", Tags::KEYS), ("near", Near::KEYS)];
-        for (table, keys) in tables {
+        let top = known(&name, &TOP);
+        found.extend(top.map(|(key, value_type)| Target { table: Table::Top, key, value_type }));
+        for (table, keys) in NAMED {
             let key = after(&name, table).and_then(|rest| known(rest, keys));
             found.extend(key.map(|(key, value_type)| Target { table: Table::Named(table), key, value_type }));
         }
@@ -217,11 +228,10 @@ fn parse(text: &str, value_type: ValueType) -> Value {
 
 /// The variables that are known whatever the file contains.
 fn known_variables() -> Vec<String> {
-    let tables =
-        [("LISTEN", Listen::KEYS), ("ADMIN", Admin::KEYS), ("TAGS", Tags::KEYS), ("NEAR", Near::KEYS)];
-    let all = tables.into_iter().chain([("POOLS__MAIN", Pool::KEYS), ("RULES__0", Rule::KEYS)]);
-    let name = |table, key: &str| format!("{PREFIX}{table}__{}", key.to_ascii_uppercase());
-    all.flat_map(|(table, keys)| keys.iter().map(move |(key, _)| name(table, key))).collect()
+    let all = NAMED.into_iter().chain([("pools__main", Pool::KEYS), ("rules__0", Rule::KEYS)]);
+    let name = |table: &str, key: &str| format!("{PREFIX}{table}__{key}").to_ascii_uppercase();
+    let top = TOP.iter().map(|(key, _)| format!("{PREFIX}{key}").to_ascii_uppercase());
+    top.chain(all.flat_map(|(table, keys)| keys.iter().map(move |(key, _)| name(table, key)))).collect()
 }
 
 #[cfg(test)]
@@ -240,6 +250,7 @@ mod tests {
 
     /// Each key that a variable can set, with a value that is not the default: in the notation of the file and of the variable.
     const SETTINGS: &[(&str, &str, &str, &str)] = &[
+        ("log", "level", "\"debug\"", "debug"),
         ("listen", "tcp", "[\"127.0.0.1:1\", \"[::1]:2\"]", "127.0.0.1:1,[::1]:2"),
         ("listen", "unix", "[\"/run/k\"]", "/run/k"),
         ("listen", "unix_mode", "\"0600\"", "0600"),
@@ -323,7 +334,7 @@ mod tests {
     #[test]
     fn a_bad_value_in_a_variable_names_the_variable() {
         let error = |variables: &[(&str, &str)]| {
-            let errors = Config::read("k.toml", POOL, env(variables)).unwrap_err().lines().to_vec();
+            let errors = Config::read("k.toml", POOL, env(variables)).unwrap_err().without_places();
             assert_eq!(errors.len(), 1, "{errors:?}");
             errors[0].clone()
         };
@@ -342,6 +353,7 @@ mod tests {
     #[test]
     fn every_key_has_the_same_meaning_in_a_variable_and_in_the_file() {
         let tables = [
+            ("log", Log::KEYS),
             ("listen", Listen::KEYS),
             ("admin", Admin::KEYS),
             ("tags", Tags::KEYS),
@@ -355,8 +367,8 @@ mod tests {
         for (table, key, in_file, variable) in SETTINGS {
             let file = |with: bool| {
                 let mut text = String::new();
-                let tables = ["listen", "admin", "tags", "near", "pools.aux", "pools.main", "rules"].map(
-                    |t| match t {
+                let tables = ["log", "listen", "admin", "tags", "near", "pools.aux", "pools.main", "rules"]
+                    .map(|t| match t {
                         "pools.aux" => (t, vec![("servers", "[\"d:1\"]")]),
                         // The other distributions accept md5 only.
                         "pools.main" if *key == "hash" => (
@@ -374,8 +386,7 @@ mod tests {
                         "pools.main" => (t, vec![("servers", "[\"a:1\", \"b:1\", \"c:1\"]")]),
                         "rules" => (t, vec![("name", "\"pages\""), ("match", "\"x\"")]),
                         _ => (t, vec![]),
-                    },
-                );
+                    });
                 for (name, keys) in tables {
                     text += &if name == "rules" { "[[rules]]\n".to_owned() } else { format!("[{name}]\n") };
                     let set = with && name == *table;
@@ -412,7 +423,7 @@ mod tests {
             |text| matches!(load(text).unwrap().rules[0].kind, RuleKind::Guarded { tags_in_key: true, .. });
         assert!(in_key("true") && !in_key("false"));
         assert_eq!(
-            load("yes").unwrap_err().lines(),
+            load("yes").unwrap_err().without_places(),
             [
                 "KENNEL_RULES__0__TAGS_IN_KEY: rules[0] \"everything\": tags_in_key (\"yes\") must be true or false, without quotes"
             ]

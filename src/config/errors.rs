@@ -15,6 +15,19 @@ impl ConfigErrors {
     pub fn lines(&self) -> &[String] {
         &self.0
     }
+
+    /// The same without the lines of the file.
+    #[cfg(test)]
+    pub(super) fn without_places(&self) -> Vec<String> {
+        let without = |error: &String| match error.split_once(": line ") {
+            Some((file, rest)) => match rest.split_once(": ") {
+                Some((line, rest)) if line.bytes().all(|b| b.is_ascii_digit()) => format!("{file}: {rest}"),
+                _ => error.clone(),
+            },
+            None => error.clone(),
+        };
+        self.0.iter().map(without).collect()
+    }
 }
 
 impl fmt::Display for ConfigErrors {

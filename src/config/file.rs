@@ -104,6 +104,13 @@ table!(
 );
 
 table!(
+    /// `[log]`
+    Log {
+        level = "level": Text,
+    }
+);
+
+table!(
     /// `[admin]`
     Admin {
         listen = "listen": Text,
@@ -202,6 +209,8 @@ table!(
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ConfigFile {
+    pub(super) reload: Option<Value>,
+    pub(super) log: Section<Log>,
     pub(super) listen: Section<Listen>,
     pub(super) admin: Section<Admin>,
     pub(super) pools: Section<BTreeMap<String, Section<Pool>>>,
@@ -212,5 +221,8 @@ pub(super) struct ConfigFile {
     pub(super) rest: BTreeMap<String, Value>,
 }
 
-/// The top-level tables.
-pub(super) const TABLES: [&str; 6] = ["listen", "admin", "pools", "tags", "near", "rules"];
+/// The keys without a table.
+pub(super) const TOP: [(&str, ValueType); 1] = [("reload", ValueType::Text)];
+
+/// The keys without a table, and the tables.
+pub(super) const ROOT: [&str; 8] = ["reload", "log", "listen", "admin", "pools", "tags", "near", "rules"];

@@ -249,7 +249,7 @@ mod tests {
     }
 
     fn errors(listen: &str) -> Vec<String> {
-        read(listen).expect_err(listen).lines().to_vec()
+        read(listen).expect_err(listen).without_places()
     }
 
     #[test]

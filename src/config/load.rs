@@ -9,6 +9,8 @@ use super::environment::Overrides;
 use super::errors::ConfigErrors;
 use super::file::ConfigFile;
 use super::integers;
+use super::key_values::KeyValues;
+use super::lines::Lines;
 use super::settings::Config;
 use super::validate::validate;
 
@@ -22,6 +24,63 @@ name = "everything"
 match = "*"
 "#;
 
+/// A configuration, and the keys that it sets.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// The keys that the file and the environment set.
+    pub key_values: KeyValues,
+}
+
+/// Reads the file at `path`, or the built-in configuration without one, applies the `KENNEL_…` variables of `env` and validates the
+/// result, including the files that it names.
+///
+/// # Errors
+/// Every error of the configuration, not only the first. A file that cannot be read or is not TOML is one error.
+pub fn load(
+    path: Option<&Path>,
+    env: impl IntoIterator<Item = (String, String)>,
+) -> Result<Loaded, ConfigErrors> {
+    let Some(path) = path else {
+        return read("the built-in configuration", BUILT_IN, env);
+    };
+    let file = path.display().to_string();
+    let only = |what: String| ConfigErrors::new(vec![format!("{file}: {what}")]);
+    let bytes = std::fs::read(path).map_err(|e| only(format!("cannot be read: {e}")))?;
+    let text = String::from_utf8(bytes).map_err(|e| {
+        only(format!("is not valid UTF-8: byte {} is invalid", e.utf8_error().valid_up_to() + 1))
+    })?;
+    read(&file, &text, env)
+}
+
+/// Like [`load`] for the text of a file; `file` is the name that error messages use.
+///
+/// # Errors
+/// Every error of the configuration.
+pub fn read(
+    file: &str,
+    text: &str,
+    env: impl IntoIterator<Item = (String, String)>,
+) -> Result<Loaded, ConfigErrors> {
+    let parse = |text: &str| config::File::from_str(text, FileFormat::Toml).collect();
+    let (readable, mut errors) = integers::quote_oversized(file, text);
+    let mut root: Map<String, Value> = match parse(&readable) {
+        Ok(root) => root,
+        Err(error) => {
+            errors.push(syntax_error(file, &error));
+            return Err(ConfigErrors::new(errors));
+        }
+    };
+    let mut overrides = Overrides::apply(env, &mut root);
+    overrides.errors.splice(..0, errors);
+    let key_values = KeyValues::of(&root);
+    let raw = ConfigFile::deserialize(Value::new(None, root))
+        .map_err(|e| ConfigErrors::new(vec![format!("{file}: {e}")]))?;
+    let config = validate(file, Lines::of(&readable), raw, overrides)?;
+    Ok(Loaded { config, key_values })
+}
+
 impl Config {
     /// Reads the file at `path`, or the built-in configuration without one, applies the `KENNEL_…` variables of `env` and
     /// validates the result, including the files that it names.
@@ -32,16 +91,7 @@ impl Config {
         path: Option<&Path>,
         env: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Config, ConfigErrors> {
-        let Some(path) = path else {
-            return Config::read("the built-in configuration", BUILT_IN, env);
-        };
-        let file = path.display().to_string();
-        let only = |what: String| ConfigErrors::new(vec![format!("{file}: {what}")]);
-        let bytes = std::fs::read(path).map_err(|e| only(format!("cannot be read: {e}")))?;
-        let text = String::from_utf8(bytes).map_err(|e| {
-            only(format!("is not valid UTF-8: byte {} is invalid", e.utf8_error().valid_up_to() + 1))
-        })?;
-        Config::read(&file, &text, env)
+        load(path, env).map(|loaded| loaded.config)
     }
 
     /// Like [`load`](Config::load) for the text of a file; `file` is the name that error messages use.
@@ -50,20 +100,7 @@ impl Config {
         text: &str,
         env: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Config, ConfigErrors> {
-        let parse = |text: &str| config::File::from_str(text, FileFormat::Toml).collect();
-        let (readable, mut errors) = integers::quote_oversized(file, text);
-        let mut root: Map<String, Value> = match parse(&readable) {
-            Ok(root) => root,
-            Err(error) => {
-                errors.push(syntax_error(file, &error));
-                return Err(ConfigErrors::new(errors));
-            }
-        };
-        let mut overrides = Overrides::apply(env, &mut root);
-        overrides.errors.splice(..0, errors);
-        let raw = ConfigFile::deserialize(Value::new(None, root))
-            .map_err(|e| ConfigErrors::new(vec![format!("{file}: {e}")]))?;
-        validate(file, raw, overrides)
+        read(file, text, env).map(|loaded| loaded.config)
     }
 }
 

@@ -6,8 +6,8 @@
 //!                  └──validate (listen, pools, rules)──▶ settings, or errors: all of them
 //! ```
 //!
-//! `load` reads the file as it is, without judging it; `integers` finds the numbers that the parser cannot represent. `file`
-//! declares the keys, and `environment` overrides them. `validate` turns the result into the `settings`. It uses `listen`,
+//! `load` reads the file as it is, without judging it; `integers` finds the numbers that the parser cannot represent, and `lines`
+//! the line of each key. `key_values` tells what differs between two configurations. `file` declares the keys, and `environment` overrides them. `validate` turns the result into the `settings`. It uses `listen`,
 //! `pools` and `rules` for the larger tables; these use the `validator`, which collects `errors`, and `units` and `addresses`
 //! for single values. `suggestion` finds the key that a misspelled one was meant to be.
 //!
@@ -20,6 +20,8 @@ mod failover;
 mod file;
 mod health;
 mod integers;
+mod key_values;
+mod lines;
 mod listen;
 mod load;
 mod pools;
@@ -32,7 +34,9 @@ mod validator;
 
 pub use environment::environment;
 pub use errors::ConfigErrors;
-pub use settings::{Config, Near, Rule, RuleKind, Tags};
+pub use key_values::KeyValues;
+pub use load::{Loaded, load, read};
+pub use settings::{Config, Near, Reload, Rule, RuleKind, Tags};
 
 #[cfg(test)]
 mod tests;

@@ -256,6 +256,7 @@ fn policy(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<Pol
         early_beta: early_beta?,
         max_ttl: max_ttl?,
         near: near?,
+        plan: d.plan,
     };
     if policy.cold_limit < policy.cold_wait {
         let message = format!("must be at least cold_wait ({:?})", show_duration(policy.cold_wait));

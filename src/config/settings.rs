@@ -1,8 +1,10 @@
 //! The validated settings. A [`Config`] needs no further checks.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::guard::Policy;
+use crate::handshake::Requirements;
 use crate::listener::{Listen, ListenAddress};
 use crate::proxy::MetaWinner;
 use crate::rule::{Pattern, Template};
@@ -11,6 +13,10 @@ use crate::upstream::PoolSpec;
 /// A valid configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
+    /// What makes the process read the configuration again, besides SIGHUP and `POST /reload`.
+    pub reload: Reload,
+    /// How the process logs.
+    pub log: Log,
     /// The client listeners and their limits.
     pub listen: Listen,
     /// The address of `/metrics`, `/healthz`, `/readyz` and the status page; `None` if turned off.
@@ -25,6 +31,22 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// Settings that are valid but probably not intended, one sentence each.
     pub warnings: Vec<String>,
+}
+
+/// What makes the process read the configuration again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reload {
+    /// SIGHUP and `POST /reload`.
+    Signal,
+    /// A change of the file, or of a file that it names, too.
+    Watch,
+}
+
+/// How the process logs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Log {
+    /// What is logged, in the notation of `RUST_LOG`, which precedes it.
+    pub level: String,
 }
 
 /// Where and how tag versions are stored.
@@ -81,6 +103,13 @@ pub enum RuleKind {
 }
 
 impl Config {
+    /// The files that it names: certificates, keys and passwords.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let tcp = self.listen.tcp.iter().map(|listener| &listener.requirements);
+        let all = tcp.chain(self.listen.unix.iter().map(|listener| &listener.requirements));
+        all.flat_map(Requirements::files).collect()
+    }
+
     /// Whether any rule uses the near cache.
     pub fn uses_near_cache(&self) -> bool {
         let uses =

@@ -3,16 +3,19 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use config::Value;
+
 use super::addresses::overlap;
 use super::environment::Overrides;
 use super::errors::ConfigErrors;
 use super::file::{self, ConfigFile, Section};
+use super::lines::Lines;
 use super::listen::{Listeners, listen, valid};
 use super::pools::{pool_index, pools};
 use super::rules::rules;
-use super::settings::{Config, Near, Tags};
+use super::settings::{Config, Log, Near, Reload, Tags};
 use super::units;
-use super::validator::{KeyPath, MINUTE, Validator, duration, integer, keys, size, text};
+use super::validator::{KeyPath, MINUTE, Validator, duration, integer, keys, size, text, word};
 use crate::failover::RESERVED_PREFIX;
 use crate::guard::envelope::lock_key;
 use crate::listener::ListenAddress;
@@ -25,11 +28,18 @@ const NEAR_MEMORY: RangeInclusive<u64> = 1 << 20..=1 << 40;
 ///
 /// # Errors
 /// All errors, including those of the environment.
-pub(super) fn validate(file: &str, root: ConfigFile, overrides: Overrides) -> Result<Config, ConfigErrors> {
+pub(super) fn validate(
+    file: &str,
+    lines: Lines,
+    root: ConfigFile,
+    overrides: Overrides,
+) -> Result<Config, ConfigErrors> {
     let Overrides { variables, errors, warnings } = overrides;
-    let mut validator = Validator { file, variables, errors, warnings };
+    let mut validator = Validator { file, lines, variables, errors, warnings };
     let v = &mut validator;
-    v.unknown(&KeyPath::top(), &root.rest, file::TABLES);
+    v.unknown(&KeyPath::top(), &root.rest, file::ROOT);
+    let reload = reload(v, &root.reload);
+    let log = log(v, root.log);
     let (listen, listeners) = listen(v, root.listen);
     let admin = admin(v, root.admin, &listeners);
     let (specs, names) = pools(v, root.pools, &listeners);
@@ -37,14 +47,42 @@ pub(super) fn validate(file: &str, root: ConfigFile, overrides: Overrides) -> Re
     let near = near(v, root.near);
     let rules = rules(v, root.rules, &names, tags.as_ref());
     let Validator { errors, warnings, .. } = validator;
-    match (listen, admin, specs, tags, near, rules) {
-        (Some(listen), Some(admin), Some(pools), Some(tags), Some(near), Some(rules))
-            if errors.is_empty() =>
-        {
-            Ok(Config { listen, admin, pools, tags, near, rules, warnings })
+    match (reload, log, listen, admin, specs, tags, near, rules) {
+        (
+            Some(reload),
+            Some(log),
+            Some(listen),
+            Some(admin),
+            Some(pools),
+            Some(tags),
+            Some(near),
+            Some(rules),
+        ) if errors.is_empty() => {
+            Ok(Config { reload, log, listen, admin, pools, tags, near, rules, warnings })
         }
         _ => Err(ConfigErrors::new(errors)),
     }
+}
+
+/// `reload`
+fn reload(v: &mut Validator<'_>, value: &Option<Value>) -> Option<Reload> {
+    let words = [("signal", Reload::Signal), ("watch", Reload::Watch)];
+    v.value(&KeyPath::top(), "reload", value, Reload::Signal, word(&words))
+}
+
+/// `[log]`
+fn log(v: &mut Validator<'_>, section: Section<file::Log>) -> Option<Log> {
+    let table = v.table("log", section)?;
+    let at = KeyPath::table("log".to_owned());
+    v.unknown(&at, &table.rest, keys(file::Log::KEYS));
+    let level = v.value(&at, "level", &table.level, "info".to_owned(), |value| {
+        let directives = text(value)?;
+        crate::log::check_filter(directives).map_err(|why| {
+            format!("must be a level (\"info\", \"debug\") or a filter as in RUST_LOG: {why}")
+        })?;
+        Ok(directives.to_owned())
+    })?;
+    Some(Log { level })
 }
 
 /// `[admin]`. The inner `None` means that the admin listener is turned off.

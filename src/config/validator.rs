@@ -8,6 +8,7 @@ use std::time::Duration;
 use config::{Value, ValueKind};
 
 use super::file::{Section, ValueType};
+use super::lines::Lines;
 use super::suggestion::closest;
 use super::units::{self, show_duration, show_size};
 
@@ -47,6 +48,8 @@ impl KeyPath {
 pub(super) struct Validator<'a> {
     /// The name of the file, for messages.
     pub(super) file: &'a str,
+    /// The lines of its keys.
+    pub(super) lines: Lines,
     /// The path of a key → the environment variable that set it.
     pub(super) variables: BTreeMap<String, String>,
     pub(super) errors: Vec<String>,
@@ -60,7 +63,11 @@ impl Validator<'_> {
         let path = format!("{}{key}", at.path);
         let list = path.strip_suffix(']').and_then(|p| p.rsplit_once('[')).map(|(list, _)| list);
         let variable = self.variables.get(&path).or_else(|| self.variables.get(list?));
-        let source = variable.map_or(self.file, String::as_str);
+        let source = match (variable, self.lines.find(&path)) {
+            (Some(variable), _) => variable.clone(),
+            (None, Some(line)) => format!("{}: line {line}", self.file),
+            (None, None) => self.file.to_owned(),
+        };
         let found = found.map(|v| format!(" ({})", show(v))).unwrap_or_default();
         self.errors.push(format!("{source}: {}{key}{found} {message}", at.title));
     }

@@ -93,7 +93,7 @@ impl Fill {
     ) -> (Fill, Step<FillEnd>) {
         let mut fill = Fill { plain: false, state: FillState::Done, rounds: 0 };
         // Another fence: what the miss saw is in another place, or an invalidation since then was.
-        if token.observed_cas.is_none() || token.fence != inputs.fence {
+        if token.observed_cas.is_none() || !token.holds(inputs.fence, inputs.policy.plan) {
             return (fill, Step::Done(FillEnd::Dropped { exists: false }));
         }
         let must_check = |name: &TagName| is_add && inputs.rule_tags().contains(name);

@@ -182,6 +182,11 @@ impl<W> KeyState<W> {
 }
 
 impl<W> Outages<W> {
+    /// From now on, it keeps up to `memory` bytes of values. What it has already is evicted when the next value is kept.
+    pub fn set_memory(&mut self, memory: usize) {
+        self.memory = memory;
+    }
+
     /// A table that keeps up to `memory` bytes of values.
     pub fn new(memory: usize) -> Outages<W> {
         Outages {

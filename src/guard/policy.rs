@@ -29,6 +29,8 @@ pub struct Policy {
     pub max_ttl: Duration,
     /// How long a hit may be served again without a read. Zero: not at all.
     pub near: Duration,
+    /// Stands for where the keys of the rule are stored, and for their tags. A miss is ended only under the plan that it was under.
+    pub plan: u64,
 }
 
 impl Default for Policy {
@@ -47,6 +49,7 @@ impl Default for Policy {
             early_beta: 0.0,
             max_ttl: Duration::ZERO,
             near: Duration::ZERO,
+            plan: 0,
         }
     }
 }

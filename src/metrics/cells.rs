@@ -1,5 +1,6 @@
 //! The memory that counters are in, and the buckets of the histograms.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -8,8 +9,9 @@ use std::time::Duration;
 #[repr(align(128))]
 struct Lines([AtomicU64; 16]);
 
-/// An array of counters that shares no pair of cache lines with anything else.
-pub(super) struct Block(Box<[Lines]>);
+/// An array of counters that shares no pair of cache lines with anything else. Clones are the same counters.
+#[derive(Clone)]
+pub(super) struct Block(Arc<[Lines]>);
 
 impl Block {
     /// `cells` counters, all 0.

@@ -8,7 +8,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
 use super::cells::{AGE, Buckets, LATENCY, REBUILD};
-use super::counts::{Counts, gauge};
+use super::counts::{ConfigInfo, Counts, State, gauge};
 use super::labels::{
     AuthOutcome, ClientMode, Command, DropReason, HealthState, LeaseEnd, Limit, Outcome, PairedWith, Place,
     TlsOutcome, UpstreamOutcome, WaitEnd,
@@ -18,18 +18,18 @@ use super::{layout, process};
 
 /// Sums the counters of all workers.
 pub(super) struct Collect {
-    counts: Arc<Counts>,
+    state: Arc<State>,
     descs: Vec<Desc>,
 }
 
 impl Collect {
-    pub(super) fn new(counts: Arc<Counts>) -> Collect {
+    pub(super) fn new(state: Arc<State>) -> Collect {
         let desc = |family: &Family| {
             let labels = family.labels.iter().map(|&label| label.to_owned()).collect();
             Desc::new(family.name.to_owned(), family.help.to_owned(), labels, HashMap::new())
                 .expect("the table's names are legal, which every test that renders proves")
         };
-        Collect { counts, descs: TABLE.iter().map(desc).collect() }
+        Collect { state, descs: TABLE.iter().map(desc).collect() }
     }
 }
 
@@ -40,11 +40,12 @@ impl Collector for Collect {
 
     fn collect(&self) -> Vec<proto::MetricFamily> {
         let mut page = Page(Vec::with_capacity(TABLE.len()));
-        let counts = &*self.counts;
+        let counts = &*self.state.counts();
         by_rule(counts, &mut page);
         by_server(counts, &mut page);
         failover(counts, &mut page);
         global(counts, &mut page);
+        config(&counts.config, &self.state, &mut page);
         of_process(&mut page);
         page.0
     }
@@ -63,27 +64,29 @@ fn by_rule(counts: &Counts, page: &mut Page) {
     for (rule, name) in counts.rules.iter().enumerate() {
         for &command in Command::ALL {
             for &outcome in Outcome::ALL {
-                let count = counts.own(|at| at.request(rule, command, outcome));
+                let count = counts.of_rule(rule, layout::request(command, outcome));
                 requests.count(&[name, command.word(), outcome.word()], count);
             }
         }
-        durations.histogram(&[name], &LATENCY, |cell| counts.own(|at| at.duration(rule) + cell));
-        ages.histogram(&[name], &AGE, |cell| counts.own(|at| at.stale_age(rule) + cell));
+        durations.histogram(&[name], &LATENCY, |cell| counts.of_rule(rule, layout::DURATION + cell));
+        ages.histogram(&[name], &AGE, |cell| counts.of_rule(rule, layout::STALE_AGE + cell));
         for &end in LeaseEnd::ALL {
-            leases.count(&[name, end.word()], counts.shared(|at| at.lease(rule, end)));
+            leases.count(&[name, end.word()], counts.shared_of_rule(rule, layout::lease(end)));
         }
-        rebuilds.histogram(&[name], &REBUILD, |cell| counts.shared(|at| at.rebuild(rule) + cell));
+        rebuilds.histogram(&[name], &REBUILD, |cell| {
+            counts.shared_of_rule(rule, layout::REBUILD_DURATION + cell)
+        });
         for &why in DropReason::ALL {
-            dropped.count(&[name, why.word()], counts.shared(|at| at.dropped(rule, why)));
+            dropped.count(&[name, why.word()], counts.shared_of_rule(rule, layout::dropped(why)));
         }
         for &end in WaitEnd::ALL {
-            waits.count(&[name, end.word()], counts.shared(|at| at.wait(rule, end)));
+            waits.count(&[name, end.word()], counts.shared_of_rule(rule, layout::wait(end)));
         }
-        plain.count(&[name], counts.shared(|at| at.plain(rule)));
-        near.count(&[name], counts.own(|at| at.near_hits(rule)));
+        plain.count(&[name], counts.shared_of_rule(rule, layout::PLAIN));
+        near.count(&[name], counts.of_rule(rule, layout::NEAR_HITS));
     }
     page.extend([requests, durations, ages, leases, rebuilds, dropped, waits, plain, near]);
-    page.value(table::NEAR_BYTES, counts.own(|_| layout::NEAR_BYTES) as f64);
+    page.value(table::NEAR_BYTES, counts.own(layout::NEAR_BYTES) as f64);
 }
 
 fn by_server(counts: &Counts, page: &mut Page) {
@@ -99,25 +102,26 @@ fn by_server(counts: &Counts, page: &mut Page) {
     for (server, name) in counts.servers.iter().enumerate() {
         let labels: [&str; 2] = [&name.pool, &name.server];
         for &outcome in UpstreamOutcome::ALL {
-            let count = counts.own(|at| at.upstream(server, outcome));
+            let count = counts.of_server(server, layout::upstream(outcome));
             requests.count(&[&name.pool, &name.server, outcome.word()], count);
         }
-        durations.histogram(&labels, &LATENCY, |cell| counts.own(|at| at.upstream_duration(server) + cell));
-        shared.count(&labels, counts.own(|at| at.shared(server)));
-        in_flight.value(&labels, gauge(counts.own(|at| at.in_flight(server))) as f64);
-        if let Some(is_up) = counts.all_agree(|at| at.up(server)) {
+        durations
+            .histogram(&labels, &LATENCY, |cell| counts.of_server(server, layout::UPSTREAM_DURATION + cell));
+        shared.count(&labels, counts.of_server(server, layout::SHARED));
+        in_flight.value(&labels, gauge(counts.of_server(server, layout::IN_FLIGHT)) as f64);
+        if let Some(is_up) = counts.all_agree(server, layout::UP) {
             up.value(&labels, f64::from(is_up));
-            let unhealthy = gauge(counts.own(|at| at.unhealthy(server)));
+            let unhealthy = gauge(counts.of_server(server, layout::UNHEALTHY));
             healthy.value(&labels, f64::from(unhealthy == 0));
         }
         for &to in HealthState::ALL {
-            let count = counts.own(|at| at.health_changes(server, to));
+            let count = counts.of_server(server, layout::health_changes(to));
             changes.count(&[&name.pool, &name.server, to.word()], count);
         }
-        if let Some(can_guard) = counts.all_agree(|at| at.guards(server)) {
+        if let Some(can_guard) = counts.all_agree(server, layout::GUARDS) {
             guards.value(&labels, f64::from(can_guard));
         }
-        connections.count(&labels, counts.own(|at| at.connections(server)));
+        connections.count(&labels, counts.of_server(server, layout::CONNECTIONS));
     }
     page.extend([requests, durations, shared, in_flight, up, healthy, changes, guards, connections]);
 }
@@ -129,7 +133,7 @@ fn failover(counts: &Counts, page: &mut Page) {
     let mut changes = Series::of(table::FAILOVER_CHANGES);
     let mut suspicions = Series::of(table::FAILOVER_SUSPICIONS);
     for (server, name) in counts.servers.iter().enumerate() {
-        let Some(state) = counts.failover.get().and_then(|source| source.state(server)) else { continue };
+        let Some(state) = counts.failover.as_ref().and_then(|source| source.state(server)) else { continue };
         let labels: [&str; 2] = [&name.pool, &name.server];
         if let Some(standby) = state.standby {
             place.value(&labels, f64::from(standby));
@@ -147,7 +151,7 @@ fn failover(counts: &Counts, page: &mut Page) {
     }
     let mut placements = Series::of(table::POOL_PLACEMENTS);
     let mut unknown = Series::of(table::POOL_PLACEMENTS_UNKNOWN);
-    for state in counts.failover.get().map(|source| source.placements()).unwrap_or_default() {
+    for state in counts.failover.as_ref().map(|source| source.placements()).unwrap_or_default() {
         placements.value(&[&state.pool], state.in_use as f64);
         unknown.value(&[&state.pool], state.unknown as f64);
     }
@@ -155,47 +159,59 @@ fn failover(counts: &Counts, page: &mut Page) {
 }
 
 fn global(counts: &Counts, page: &mut Page) {
-    page.value(table::LEASES_LIVE, gauge(counts.shared(|_| layout::LEASES_LIVE)) as f64);
-    let outage = |at| gauge(counts.shared(|_| at)) as f64;
+    page.value(table::LEASES_LIVE, gauge(counts.shared(layout::LEASES_LIVE)) as f64);
+    let outage = |at| gauge(counts.shared(at)) as f64;
     page.value(table::OUTAGE_VALUES, outage(layout::OUTAGE_VALUES));
     page.value(table::OUTAGE_BYTES, outage(layout::OUTAGE_BYTES));
-    page.value(table::WAITERS, gauge(counts.shared(|_| layout::WAITERS)) as f64);
-    page.value(table::TAG_BUMPS, counts.shared(|_| layout::BUMPS) as f64);
-    page.value(table::CLIENT_CONNECTIONS, gauge(counts.own(|_| layout::CLIENTS)) as f64);
-    page.value(table::CLIENT_CONNECTIONS_TOTAL, counts.own(|_| layout::CLIENTS_TOTAL) as f64);
-    page.value(table::CLIENT_CONNECTIONS_REFUSED, counts.own(|_| layout::CLIENTS_REFUSED) as f64);
+    page.value(table::WAITERS, gauge(counts.shared(layout::WAITERS)) as f64);
+    page.value(table::TAG_BUMPS, counts.shared(layout::BUMPS) as f64);
+    page.value(table::CLIENT_CONNECTIONS, gauge(counts.own(layout::CLIENTS)) as f64);
+    page.value(table::CLIENT_CONNECTIONS_TOTAL, counts.own(layout::CLIENTS_TOTAL) as f64);
+    page.value(table::CLIENT_CONNECTIONS_REFUSED, counts.own(layout::CLIENTS_REFUSED) as f64);
     let mut authentications = Series::of(table::AUTHENTICATIONS);
     for &outcome in AuthOutcome::ALL {
-        authentications.count(&[outcome.word()], counts.own(|_| layout::authentication(outcome)));
+        authentications.count(&[outcome.word()], counts.own(layout::authentication(outcome)));
     }
     let mut handshakes = Series::of(table::TLS_HANDSHAKES);
     for &outcome in TlsOutcome::ALL {
-        handshakes.count(&[outcome.word()], counts.own(|_| layout::handshake(outcome)));
+        handshakes.count(&[outcome.word()], counts.own(layout::handshake(outcome)));
     }
     page.extend([authentications, handshakes]);
-    page.value(table::CLIENTS_BINARY, counts.own(|_| layout::CLIENTS_BINARY) as f64);
+    page.value(table::CLIENTS_BINARY, counts.own(layout::CLIENTS_BINARY) as f64);
     let mut pairs = Series::of(table::SET_PAIRS);
     for &miss in PairedWith::ALL {
-        pairs.count(&[miss.word()], counts.own(|_| layout::pair(miss)));
+        pairs.count(&[miss.word()], counts.own(layout::pair(miss)));
     }
     let mut changes = Series::of(table::CLIENTS_CHANGES);
     for &to in ClientMode::ALL {
-        changes.count(&[to.word()], counts.own(|_| layout::client_mode(to)));
+        changes.count(&[to.word()], counts.own(layout::client_mode(to)));
     }
     page.extend([pairs, changes]);
     let mut limits = Series::of(table::LIMIT_REACHED);
     for &limit in Limit::ALL {
-        limits.count(&[limit.word()], counts.own(|at| at.limit(limit)));
+        limits.count(&[limit.word()], counts.own(layout::limit(limit)));
     }
     page.extend([limits]);
-    page.value(table::BYTES_READ, counts.own(|_| layout::BYTES_READ) as f64);
-    page.value(table::BYTES_WRITTEN, counts.own(|_| layout::BYTES_WRITTEN) as f64);
+    page.value(table::BYTES_READ, counts.own(layout::BYTES_READ) as f64);
+    page.value(table::BYTES_WRITTEN, counts.own(layout::BYTES_WRITTEN) as f64);
     let mut build = Series::of(table::BUILD_INFO);
     build.value(&[env!("CARGO_PKG_VERSION"), option_env!("KENNEL_REVISION").unwrap_or("unknown")], 1.0);
     page.extend([build]);
-    let reload = counts.reload.load(Relaxed);
+}
+
+fn config(config: &ConfigInfo, state: &State, page: &mut Page) {
+    let mut info = Series::of(table::CONFIG_INFO);
+    if !config.hash.is_empty() {
+        info.value(&[&config.hash], 1.0);
+    }
+    let mut expiry = Series::of(table::CERTIFICATE_EXPIRY);
+    for (file, not_after) in &config.certificates {
+        expiry.value(&[file], *not_after as f64);
+    }
+    page.extend([info, expiry]);
+    let reload = state.reload.load(Relaxed);
     page.optional(table::RELOAD_SUCCESSFUL, (reload != 0).then_some(f64::from(reload == 2)));
-    let reloaded_ms = counts.reloaded_ms.load(Relaxed);
+    let reloaded_ms = state.reloaded_ms.load(Relaxed);
     page.optional(table::RELOAD_TIMESTAMP, (reloaded_ms != 0).then_some(reloaded_ms as f64 / 1000.0));
 }
 

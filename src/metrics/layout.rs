@@ -9,30 +9,27 @@ use super::labels::{
 /// The rule index of a key that no rule matches, and of requests without a key. Exported as the rule `none`.
 pub const NO_RULE: usize = usize::MAX;
 
-/// The cells of one worker. Cells that every request updates are in the worker's own block. What may end on another worker than
-/// it began on is in the shared block, to which any thread may add.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Layout {
-    /// The configured rules and `none`.
-    pub(super) rules: usize,
-    pub(super) servers: usize,
-}
+// A worker has an own and a shared block for itself, and for each rule, and an own block for each server. Cells that every request
+// updates are in the own blocks. What may end on another worker than it began on is in the shared blocks, to which any thread may
+// add.
 
-/// Cells per rule in the own block: requests by command and outcome, two histograms, near hits.
-const OWN_RULE: usize = Command::ALL.len() * Outcome::ALL.len() + LATENCY.width() + AGE.width() + 1;
-/// Cells per server: outcomes, a histogram, in flight, up, connections, shared reads, whether it can guard, whether it is not
-/// healthy, changes of its health.
-const OWN_SERVER: usize = UpstreamOutcome::ALL.len() + LATENCY.width() + 6 + HealthState::ALL.len();
-/// Cells of the own block without a rule or server. The last are the requests of all rules by command and outcome, so that a
-/// client's `stats` does not read the cells of up to 10,000 rules on a worker's thread.
-const OWN_GLOBAL: usize = ANSWERED + Command::ALL.len() * Outcome::ALL.len();
-/// Cells per rule in the shared block: lease ends, wait ends, drop reasons, a histogram, plain values.
-const SHARED_RULE: usize =
+/// Cells of a rule's own block: requests by command and outcome, two histograms, near hits.
+pub(super) const OWN_RULE: usize =
+    Command::ALL.len() * Outcome::ALL.len() + LATENCY.width() + AGE.width() + 1;
+/// Cells of a server's block: outcomes, a histogram, in flight, up, connections, shared reads, whether it can guard, whether it is
+/// not healthy, changes of its health.
+pub(super) const OWN_SERVER: usize =
+    UpstreamOutcome::ALL.len() + LATENCY.width() + 6 + HealthState::ALL.len();
+/// Cells of the worker's own block. The last are the requests of all rules by command and outcome, so that a client's `stats` does
+/// not read the cells of up to 10,000 rules on a worker's thread.
+pub(super) const OWN_GLOBAL: usize = ANSWERED + Command::ALL.len() * Outcome::ALL.len();
+/// Cells of a rule's shared block: lease ends, wait ends, drop reasons, a histogram, plain values.
+pub(super) const SHARED_RULE: usize =
     LeaseEnd::ALL.len() + WaitEnd::ALL.len() + DropReason::ALL.len() + REBUILD.width() + 1;
-/// Cells of the shared block without a rule.
-const SHARED_GLOBAL: usize = 3;
+/// Cells of the worker's shared block.
+pub(super) const SHARED_GLOBAL: usize = 5;
 
-// Cells of the shared block without a rule.
+// Cells of the worker's shared block.
 
 /// Leases that are held now.
 pub(super) const LEASES_LIVE: usize = 0;
@@ -44,7 +41,7 @@ pub(super) const BUMPS: usize = 2;
 pub(super) const OUTAGE_VALUES: usize = 3;
 pub(super) const OUTAGE_BYTES: usize = 4;
 
-// Cells of the own block without a rule or server.
+// Cells of the worker's own block.
 
 /// Clients that are connected now.
 pub(super) const CLIENTS: usize = 0;
@@ -88,161 +85,106 @@ pub(super) fn client_mode(to: ClientMode) -> usize {
     PAIRS + PairedWith::ALL.len() + to as usize
 }
 
-impl Layout {
-    /// The size of the worker's own block. It has the cells of one server more than there are: see [`Self::server`].
-    pub(super) fn own_cells(&self) -> usize {
-        OWN_GLOBAL + self.rules * OWN_RULE + (self.servers + 1) * OWN_SERVER
-    }
-
-    /// The size of the shared block.
-    pub(super) fn shared_cells(&self) -> usize {
-        SHARED_GLOBAL + self.rules * SHARED_RULE
-    }
-
-    /// The first cell of a rule. Every index past the last rule, such as [`NO_RULE`], is `none`.
-    fn own_rule(&self, rule: usize) -> usize {
-        OWN_GLOBAL + rule.min(self.rules - 1) * OWN_RULE
-    }
-
-    pub(super) fn limit(&self, limit: Limit) -> usize {
-        LIMITS + limit as usize
-    }
-
-    pub(super) fn request(&self, rule: usize, command: Command, outcome: Outcome) -> usize {
-        self.own_rule(rule) + command as usize * Outcome::ALL.len() + outcome as usize
-    }
-
-    /// Requests of all rules.
-    pub(super) fn answered(&self, command: Command, outcome: Outcome) -> usize {
-        ANSWERED + command as usize * Outcome::ALL.len() + outcome as usize
-    }
-
-    pub(super) fn duration(&self, rule: usize) -> usize {
-        self.own_rule(rule) + Command::ALL.len() * Outcome::ALL.len()
-    }
-
-    pub(super) fn stale_age(&self, rule: usize) -> usize {
-        self.duration(rule) + LATENCY.width()
-    }
-
-    pub(super) fn near_hits(&self, rule: usize) -> usize {
-        self.stale_age(rule) + AGE.width()
-    }
-
-    /// The first cell of a server. An index past the last server is a spare one that is never exported, so that an error in a
-    /// caller does not fail a request.
-    fn server(&self, server: usize) -> usize {
-        debug_assert!(server < self.servers, "server {server} of {}", self.servers);
-        OWN_GLOBAL + self.rules * OWN_RULE + server.min(self.servers) * OWN_SERVER
-    }
-
-    pub(super) fn upstream(&self, server: usize, outcome: UpstreamOutcome) -> usize {
-        self.server(server) + outcome as usize
-    }
-
-    pub(super) fn upstream_duration(&self, server: usize) -> usize {
-        self.server(server) + UpstreamOutcome::ALL.len()
-    }
-
-    pub(super) fn in_flight(&self, server: usize) -> usize {
-        self.upstream_duration(server) + LATENCY.width()
-    }
-
-    pub(super) fn up(&self, server: usize) -> usize {
-        self.in_flight(server) + 1
-    }
-
-    pub(super) fn connections(&self, server: usize) -> usize {
-        self.in_flight(server) + 2
-    }
-
-    pub(super) fn shared(&self, server: usize) -> usize {
-        self.in_flight(server) + 3
-    }
-
-    pub(super) fn guards(&self, server: usize) -> usize {
-        self.in_flight(server) + 4
-    }
-
-    pub(super) fn unhealthy(&self, server: usize) -> usize {
-        self.in_flight(server) + 5
-    }
-
-    pub(super) fn health_changes(&self, server: usize, to: HealthState) -> usize {
-        self.in_flight(server) + 6 + to as usize
-    }
-
-    pub(super) fn lease(&self, rule: usize, end: LeaseEnd) -> usize {
-        SHARED_GLOBAL + rule.min(self.rules - 1) * SHARED_RULE + end as usize
-    }
-
-    pub(super) fn wait(&self, rule: usize, end: WaitEnd) -> usize {
-        self.lease(rule, LeaseEnd::Filled) + LeaseEnd::ALL.len() + end as usize
-    }
-
-    pub(super) fn dropped(&self, rule: usize, why: DropReason) -> usize {
-        self.wait(rule, WaitEnd::Filled) + WaitEnd::ALL.len() + why as usize
-    }
-
-    pub(super) fn rebuild(&self, rule: usize) -> usize {
-        self.dropped(rule, DropReason::Changed) + DropReason::ALL.len()
-    }
-
-    pub(super) fn plain(&self, rule: usize) -> usize {
-        self.rebuild(rule) + REBUILD.width()
-    }
+pub(super) fn limit(limit: Limit) -> usize {
+    LIMITS + limit as usize
 }
+
+/// Requests of all rules.
+pub(super) fn answered(command: Command, outcome: Outcome) -> usize {
+    ANSWERED + command as usize * Outcome::ALL.len() + outcome as usize
+}
+
+// Cells of a rule's own block.
+
+pub(super) fn request(command: Command, outcome: Outcome) -> usize {
+    command as usize * Outcome::ALL.len() + outcome as usize
+}
+
+pub(super) const DURATION: usize = Command::ALL.len() * Outcome::ALL.len();
+pub(super) const STALE_AGE: usize = DURATION + LATENCY.width();
+pub(super) const NEAR_HITS: usize = STALE_AGE + AGE.width();
+
+// Cells of a server's block.
+
+pub(super) fn upstream(outcome: UpstreamOutcome) -> usize {
+    outcome as usize
+}
+
+pub(super) const UPSTREAM_DURATION: usize = UpstreamOutcome::ALL.len();
+pub(super) const IN_FLIGHT: usize = UPSTREAM_DURATION + LATENCY.width();
+pub(super) const UP: usize = IN_FLIGHT + 1;
+pub(super) const CONNECTIONS: usize = IN_FLIGHT + 2;
+pub(super) const SHARED: usize = IN_FLIGHT + 3;
+pub(super) const GUARDS: usize = IN_FLIGHT + 4;
+pub(super) const UNHEALTHY: usize = IN_FLIGHT + 5;
+
+pub(super) fn health_changes(to: HealthState) -> usize {
+    IN_FLIGHT + 6 + to as usize
+}
+
+// Cells of a rule's shared block.
+
+pub(super) fn lease(end: LeaseEnd) -> usize {
+    end as usize
+}
+
+pub(super) fn wait(end: WaitEnd) -> usize {
+    LeaseEnd::ALL.len() + end as usize
+}
+
+pub(super) fn dropped(why: DropReason) -> usize {
+    LeaseEnd::ALL.len() + WaitEnd::ALL.len() + why as usize
+}
+
+pub(super) const REBUILD_DURATION: usize = LeaseEnd::ALL.len() + WaitEnd::ALL.len() + DropReason::ALL.len();
+pub(super) const PLAIN: usize = REBUILD_DURATION + REBUILD.width();
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashSet;
+
+    /// Each cell of a block of this size is that of one counter.
+    fn assert_full(block: &str, size: usize, cells: impl IntoIterator<Item = usize>) {
+        let mut cells: Vec<usize> = cells.into_iter().collect();
+        cells.sort_unstable();
+        assert!(cells.iter().copied().eq(0..size), "{block}: {cells:?}");
+    }
 
     #[test]
     fn no_two_counters_share_a_cell_and_every_cell_is_inside_its_block() {
-        let at = Layout { rules: 3, servers: 2 };
-        let (mut own, mut shared) = (HashSet::from([0, 1, 2, 3, 4, 5, 6, 7, 8]), HashSet::from([0, 1, 2]));
-        let once = |cells: &mut HashSet<usize>, cell| assert!(cells.insert(cell), "cell {cell} twice");
-        for &command in Command::ALL {
-            Outcome::ALL.iter().for_each(|&o| once(&mut own, at.answered(command, o)));
-        }
-        AuthOutcome::ALL.iter().for_each(|&o| once(&mut own, authentication(o)));
-        TlsOutcome::ALL.iter().for_each(|&o| once(&mut own, handshake(o)));
-        PairedWith::ALL.iter().for_each(|&miss| once(&mut own, pair(miss)));
-        ClientMode::ALL.iter().for_each(|&to| once(&mut own, client_mode(to)));
-        Limit::ALL.iter().for_each(|&limit| once(&mut own, at.limit(limit)));
-        for rule in 0..3 {
-            for &command in Command::ALL {
-                Outcome::ALL.iter().for_each(|&o| once(&mut own, at.request(rule, command, o)));
-            }
-            (0..LATENCY.width()).for_each(|i| once(&mut own, at.duration(rule) + i));
-            (0..AGE.width()).for_each(|i| once(&mut own, at.stale_age(rule) + i));
-            once(&mut own, at.near_hits(rule));
-            LeaseEnd::ALL.iter().for_each(|&e| once(&mut shared, at.lease(rule, e)));
-            WaitEnd::ALL.iter().for_each(|&e| once(&mut shared, at.wait(rule, e)));
-            DropReason::ALL.iter().for_each(|&w| once(&mut shared, at.dropped(rule, w)));
-            (0..REBUILD.width()).for_each(|i| once(&mut shared, at.rebuild(rule) + i));
-            once(&mut shared, at.plain(rule));
-        }
-        for server in 0..2 {
-            UpstreamOutcome::ALL.iter().for_each(|&o| once(&mut own, at.upstream(server, o)));
-            (0..LATENCY.width()).for_each(|i| once(&mut own, at.upstream_duration(server) + i));
-            [
-                at.in_flight(server),
-                at.up(server),
-                at.connections(server),
-                at.shared(server),
-                at.guards(server),
-                at.unhealthy(server),
-            ]
-            .iter()
-            .for_each(|&c| once(&mut own, c));
-            HealthState::ALL.iter().for_each(|&to| once(&mut own, at.health_changes(server, to)));
-        }
-        // Without a gap, up to the spare server.
-        assert_eq!(own.len(), at.own_cells() - OWN_SERVER);
-        assert_eq!(own.iter().max(), Some(&(own.len() - 1)));
-        assert_eq!(shared.len(), at.shared_cells());
-        assert_eq!(shared.iter().max(), Some(&(shared.len() - 1)));
+        let pairs = |cell: fn(Command, Outcome) -> usize| {
+            let of = move |&c: &Command| Outcome::ALL.iter().map(move |&o| cell(c, o));
+            Command::ALL.iter().flat_map(of).collect::<Vec<_>>()
+        };
+        let global = [
+            CLIENTS,
+            CLIENTS_TOTAL,
+            CLIENTS_REFUSED,
+            BYTES_READ,
+            BYTES_WRITTEN,
+            TOO_LARGE,
+            NO_MEMORY,
+            CLIENTS_BINARY,
+            NEAR_BYTES,
+        ];
+        let of_labels = AuthOutcome::ALL.iter().map(|&o| authentication(o));
+        let of_labels = of_labels.chain(TlsOutcome::ALL.iter().map(|&o| handshake(o)));
+        let of_labels = of_labels.chain(PairedWith::ALL.iter().map(|&miss| pair(miss)));
+        let of_labels = of_labels.chain(ClientMode::ALL.iter().map(|&to| client_mode(to)));
+        let of_labels = of_labels.chain(Limit::ALL.iter().map(|&l| limit(l)));
+        assert_full("own", OWN_GLOBAL, of_labels.chain(global).chain(pairs(answered)));
+        assert_full("shared", SHARED_GLOBAL, [LEASES_LIVE, WAITERS, BUMPS, OUTAGE_VALUES, OUTAGE_BYTES]);
+        let histograms = (DURATION..DURATION + LATENCY.width()).chain(STALE_AGE..STALE_AGE + AGE.width());
+        assert_full("rule", OWN_RULE, pairs(request).into_iter().chain(histograms).chain([NEAR_HITS]));
+        let of_labels = LeaseEnd::ALL.iter().map(|&e| lease(e));
+        let of_labels = of_labels.chain(WaitEnd::ALL.iter().map(|&e| wait(e)));
+        let of_labels = of_labels.chain(DropReason::ALL.iter().map(|&w| dropped(w)));
+        let histogram = REBUILD_DURATION..REBUILD_DURATION + REBUILD.width();
+        assert_full("shared of a rule", SHARED_RULE, of_labels.chain(histogram).chain([PLAIN]));
+        let of_labels = UpstreamOutcome::ALL.iter().map(|&o| upstream(o));
+        let of_labels = of_labels.chain(HealthState::ALL.iter().map(|&to| health_changes(to)));
+        let histogram = UPSTREAM_DURATION..UPSTREAM_DURATION + LATENCY.width();
+        let single = [IN_FLIGHT, UP, CONNECTIONS, SHARED, GUARDS, UNHEALTHY];
+        assert_full("server", OWN_SERVER, of_labels.chain(histogram).chain(single));
     }
 }

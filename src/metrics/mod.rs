@@ -27,17 +27,17 @@ mod table;
 mod totals;
 mod worker;
 
-pub use counts::ServerName;
+pub use counts::{ConfigInfo, ServerName};
 pub use failover::{FailoverSource, FailoverState, PlacementsState};
 pub use labels::{
     AuthOutcome, ClientMode, Command, DropReason, HealthState, LeaseEnd, Limit, Outcome, PairedWith, Place,
     TlsOutcome, UpstreamOutcome, WaitEnd,
 };
 pub use layout::NO_RULE;
-pub use registry::{CONTENT_TYPE, Metrics, RuleTotals};
+pub use registry::{CONTENT_TYPE, Metrics, NextMetrics, RuleTotals};
 pub use table::{Family, MetricType, TABLE, markdown};
 pub use totals::{Totals, Usage};
-pub use worker::WorkerMetrics;
+pub use worker::{ServerMetrics, WorkerMetrics};
 
 #[cfg(test)]
 mod tests;

@@ -1,26 +1,42 @@
 //! The metrics of the process: where workers get their counters, and what a scrape reads.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use prometheus::{Registry, TextEncoder};
 
 use super::collect::Collect;
-use super::counts::{Counts, ServerName, gauge};
+use super::counts::{ConfigInfo, Counts, ServerName, State, gauge};
 use super::failover::FailoverSource;
 use super::labels::{Command, LeaseEnd, Outcome};
+use super::layout;
 use super::totals::Totals;
-use super::worker::WorkerMetrics;
+use super::worker::{RuleCells, ServerMetrics, WorkerMetrics};
 
 /// The `Content-Type` of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 
-/// All metrics, for the rules and servers of one configuration.
+/// All metrics, for the rules and servers of the configuration in force.
 pub struct Metrics {
-    counts: Arc<Counts>,
+    state: Arc<State>,
     registry: Registry,
+}
+
+/// The counters under the next configuration, until it is in force.
+pub struct NextMetrics(Counts);
+
+impl NextMetrics {
+    /// The counters of worker `at`.
+    pub fn worker(&self, at: usize) -> Arc<WorkerMetrics> {
+        self.0.worker(at)
+    }
+
+    /// Shows the failover of the servers too.
+    pub fn show_failover(&mut self, source: Option<Arc<dyn FailoverSource>>) {
+        self.0.failover = source;
+    }
 }
 
 /// The counts of one rule since the start, summed over the workers.
@@ -42,53 +58,70 @@ impl Metrics {
     /// Takes the rules and servers, in the order of their indices, and the number of workers (at least one). A repeated name, or
     /// a rule named `none`, gets a number appended, because a duplicate series would make the whole scrape invalid.
     pub fn new(rules: Vec<String>, servers: Vec<ServerName>, workers: usize) -> Metrics {
-        let mut taken = HashSet::from(["none".to_owned()]);
-        let mut rules: Vec<String> =
-            rules.into_iter().map(|rule| unique(&mut taken, rule, String::clone)).collect();
-        rules.push("none".to_owned());
-        let mut taken = HashSet::new();
-        let servers: Vec<ServerName> = servers
-            .into_iter()
-            .map(|ServerName { pool, server }| {
-                let server = unique(&mut taken, server, |server| (pool.clone(), server.clone()));
-                ServerName { pool, server }
-            })
-            .collect();
+        let (rules, servers) = (unique_rules(rules), unique_servers(servers));
         let worker = || Arc::new(WorkerMetrics::new(rules.len(), servers.len()));
         let workers = (0..workers.max(1)).map(|_| worker()).collect();
-        let counts = Counts {
-            rules,
-            servers,
-            workers,
-            reload: AtomicU64::new(0),
-            reloaded_ms: AtomicU64::new(0),
-            failover: OnceLock::new(),
-        };
-        let counts = Arc::new(counts);
+        let counts = Counts { rules, servers, workers, failover: None, config: ConfigInfo::default() };
+        let state = Arc::new(State::new(counts));
         let registry = Registry::new();
         registry
-            .register(Box::new(Collect::new(Arc::clone(&counts))))
+            .register(Box::new(Collect::new(Arc::clone(&state))))
             .expect("the table's names are legal and distinct, which every test that renders proves");
-        Metrics { counts, registry }
+        Metrics { state, registry }
+    }
+
+    /// The counters under the next configuration. A rule or server that has the name of one of the configuration in force goes on
+    /// with its counters.
+    pub fn next(&self, rules: Vec<String>, servers: Vec<ServerName>) -> NextMetrics {
+        let (rules, servers) = (unique_rules(rules), unique_servers(servers));
+        let counts = self.state.counts();
+        let known_rules: HashMap<_, _> = counts.rules.iter().zip(0..).collect();
+        let known_servers: HashMap<_, _> = counts.servers.iter().zip(0..).collect();
+        let worker = |worker: &Arc<WorkerMetrics>| {
+            let rule = |name| {
+                known_rules.get(name).map_or_else(RuleCells::new, |&at: &usize| worker.rules[at].clone())
+            };
+            let server = |name| {
+                known_servers
+                    .get(name)
+                    .map_or_else(ServerMetrics::new, |&at: &usize| worker.servers[at].clone())
+            };
+            Arc::new(WorkerMetrics {
+                own: worker.own.clone(),
+                shared: worker.shared.clone(),
+                rules: rules.iter().map(rule).collect(),
+                servers: servers.iter().map(server).collect(),
+            })
+        };
+        let workers = counts.workers.iter().map(worker).collect();
+        NextMetrics(Counts { rules, servers, workers, failover: None, config: ConfigInfo::default() })
+    }
+
+    /// The next configuration is in force.
+    pub fn switch_to(&self, NextMetrics(next): NextMetrics) {
+        *self.state.counts_mut() = next;
     }
 
     /// The counters of worker `at`; of the last worker if there is no such worker.
     pub fn worker(&self, at: usize) -> Arc<WorkerMetrics> {
-        debug_assert!(at < self.counts.workers.len(), "worker {at} of {}", self.counts.workers.len());
-        Arc::clone(&self.counts.workers[at.min(self.counts.workers.len() - 1)])
+        self.state.counts().worker(at)
     }
 
-    /// Shows the failover of the servers too. Only the first source counts.
+    /// Shows the failover of the servers too.
     pub fn show_failover(&self, source: Arc<dyn FailoverSource>) {
-        // An error means that there is one.
-        let _ = self.counts.failover.set(source);
+        self.state.counts_mut().failover = Some(source);
+    }
+
+    /// Shows what identifies the configuration in force.
+    pub fn show_config(&self, config: ConfigInfo) {
+        self.state.counts_mut().config = config;
     }
 
     /// Records an attempt to read the configuration, including the first one. `unix_ms` is ignored unless it succeeded.
     pub fn config_read(&self, successful: bool, unix_ms: u64) {
-        self.counts.reload.store(1 + u64::from(successful), Relaxed);
+        self.state.reload.store(1 + u64::from(successful), Relaxed);
         if successful {
-            self.counts.reloaded_ms.store(unix_ms, Relaxed);
+            self.state.reloaded_ms.store(unix_ms, Relaxed);
         }
     }
 
@@ -102,17 +135,17 @@ impl Metrics {
 
     /// The totals of each rule, in the configuration's order, with `none` last.
     pub fn rule_totals(&self) -> Vec<RuleTotals> {
-        let counts = &*self.counts;
+        let counts = self.state.counts();
         let totals = |rule: usize, name: &String| {
             let answered = |outcome| {
-                Command::ALL.iter().map(|&c| counts.own(|at| at.request(rule, c, outcome))).sum::<u64>()
+                Command::ALL.iter().map(|&c| counts.of_rule(rule, layout::request(c, outcome))).sum::<u64>()
             };
             RuleTotals {
                 rule: name.clone(),
                 hits: answered(Outcome::Hit),
                 stale: answered(Outcome::Stale),
                 misses: answered(Outcome::Miss) + answered(Outcome::MissWon) + answered(Outcome::MissHeld),
-                rebuilds: counts.shared(|at| at.lease(rule, LeaseEnd::Filled)),
+                rebuilds: counts.shared_of_rule(rule, layout::lease(LeaseEnd::Filled)),
             }
         };
         counts.rules.iter().enumerate().map(|(rule, name)| totals(rule, name)).collect()
@@ -121,27 +154,43 @@ impl Metrics {
     /// The totals over all rules. The cost is independent of the number of rules: some hundred cells per worker, and a few per
     /// server.
     pub fn totals(&self) -> Totals {
-        Totals::of(&self.counts)
+        Totals::of(&self.state.counts())
     }
 
     /// Whether the server of this index is sick or returning.
     pub fn is_sick(&self, server: usize) -> bool {
-        gauge(self.counts.own(|layout| layout.unhealthy(server))) != 0
+        gauge(self.state.counts().of_server(server, layout::UNHEALTHY)) != 0
     }
 
     /// The servers, in the order given, and whether each is up; `None` before any worker has connected.
     pub fn servers_up(&self) -> Vec<(ServerName, Option<bool>)> {
-        let up = |(at, server): (usize, &ServerName)| {
-            (server.clone(), self.counts.all_agree(|layout| layout.up(at)))
-        };
-        self.counts.servers.iter().enumerate().map(up).collect()
+        let counts = self.state.counts();
+        let up = |(at, server): (usize, &ServerName)| (server.clone(), counts.all_agree(at, layout::UP));
+        counts.servers.iter().enumerate().map(up).collect()
     }
 }
 
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Metrics").field("rules", &self.counts.rules).finish_non_exhaustive()
+        f.debug_struct("Metrics").field("rules", &self.state.counts().rules).finish_non_exhaustive()
     }
+}
+
+/// The names, each once, and `none`.
+fn unique_rules(rules: Vec<String>) -> Vec<String> {
+    let mut taken = HashSet::from(["none".to_owned()]);
+    let rules = rules.into_iter().map(|rule| unique(&mut taken, rule, String::clone));
+    rules.chain(["none".to_owned()]).collect()
+}
+
+/// The servers, each once.
+fn unique_servers(servers: Vec<ServerName>) -> Vec<ServerName> {
+    let mut taken = HashSet::new();
+    let named = |ServerName { pool, server }| {
+        let server = unique(&mut taken, server, |server| (pool.clone(), server.clone()));
+        ServerName { pool, server }
+    };
+    servers.into_iter().map(named).collect()
 }
 
 /// `name`, or the first of `name#2`, `name#3`, … for which `key` is not taken.

@@ -136,6 +136,10 @@ table! {
         "Bytes written to clients.";
     BUILD_INFO = Gauge "kennel_build_info" ["version", "revision"]
         "Always 1; the labels identify the build.";
+    CONFIG_INFO = Gauge "kennel_config_info" ["hash"]
+        "1, with a hash of the settings of the configuration in force.";
+    CERTIFICATE_EXPIRY = Gauge "kennel_tls_certificate_expiry_timestamp_seconds" ["file"]
+        "Unix time at which the first certificate of this file of a listener expires.";
     RELOAD_SUCCESSFUL = Gauge "kennel_config_last_reload_successful" []
         "1 if the last attempt to read the configuration succeeded; 0 if it failed and the previous one remains in force.";
     RELOAD_TIMESTAMP = Gauge "kennel_config_last_reload_timestamp_seconds" []

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::counts::ServerName;
+use super::counts::{ConfigInfo, ServerName};
 use super::exposition::{Exposition, read};
 use super::failover::{FailoverSource, FailoverState, PlacementsState};
 use super::labels::{
@@ -48,12 +48,12 @@ fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
         worker.near_hit(rule);
     }
     for server in [0, 1] {
-        worker.upstream_connected(server, true);
-        HealthState::ALL.iter().for_each(|&to| worker.upstream_health(server, to, false));
+        worker.server(server).connected(true);
+        HealthState::ALL.iter().for_each(|&to| worker.server(server).health(to, false));
         for &outcome in UpstreamOutcome::ALL {
-            worker.upstream_sent(server);
-            worker.upstream_shared(server);
-            worker.upstream_ended(server, outcome, MS, 1);
+            worker.server(server).sent();
+            worker.server(server).shared();
+            worker.server(server).ended(outcome, MS, 1);
         }
     }
     worker.tag_bumped();
@@ -69,6 +69,8 @@ fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
     worker.bytes_written(20);
     metrics.config_read(true, 1_700_000_000_500);
     metrics.show_failover(std::sync::Arc::new(SecondServer));
+    let certificates = vec![("cert.pem".to_owned(), 1_800_000_000)];
+    metrics.show_config(ConfigInfo { hash: "0badcafe".to_owned(), certificates });
 }
 
 /// The failover of one server of two.
@@ -166,12 +168,12 @@ fn counting_several_at_once_equals_counting_one_by_one() {
     let took = Duration::from_micros(70);
     let worker = together.worker(0);
     worker.requests(0, Command::Get, Outcome::Hit, took, 3);
-    (0..5).for_each(|_| worker.upstream_sent(0));
-    worker.upstream_ended(0, UpstreamOutcome::Ok, took, 4);
+    (0..5).for_each(|_| worker.server(0).sent());
+    worker.server(0).ended(UpstreamOutcome::Ok, took, 4);
     let worker = apart.worker(0);
     (0..3).for_each(|_| worker.request(0, Command::Get, Outcome::Hit, took));
-    (0..5).for_each(|_| worker.upstream_sent(0));
-    (0..4).for_each(|_| worker.upstream_ended(0, UpstreamOutcome::Ok, took, 1));
+    (0..5).for_each(|_| worker.server(0).sent());
+    (0..4).for_each(|_| worker.server(0).ended(UpstreamOutcome::Ok, took, 1));
     let [together, apart] = [together, apart].map(|metrics| {
         let mut samples = scrape(&metrics).samples;
         // The metrics of the process change between two scrapes.
@@ -212,13 +214,13 @@ fn a_server_is_down_as_soon_as_one_worker_considers_it_down() {
     let metrics = metrics(3);
     let up = |metrics: &Metrics| metrics.servers_up()[1].1;
     assert_eq!(up(&metrics), None);
-    metrics.worker(0).upstream_connected(1, true);
-    metrics.worker(1).upstream_connected(1, true);
+    metrics.worker(0).server(1).connected(true);
+    metrics.worker(1).server(1).connected(true);
     assert_eq!(up(&metrics), Some(true));
-    metrics.worker(1).upstream_up(1, false);
+    metrics.worker(1).server(1).up(false);
     assert_eq!(up(&metrics), Some(false));
     assert_eq!(scrape(&metrics).samples["kennel_upstream_up{pool=\"main\",server=\"b:11211\"}"], 0.0);
-    metrics.worker(1).upstream_up(1, true);
+    metrics.worker(1).server(1).up(true);
     assert_eq!(up(&metrics), Some(true));
     assert_eq!(metrics.servers_up()[0].1, None);
 }
@@ -227,10 +229,10 @@ fn a_server_is_down_as_soon_as_one_worker_considers_it_down() {
 fn requests_in_flight_are_those_that_have_not_ended() {
     let metrics = metrics(2);
     for worker in [0, 1] {
-        metrics.worker(worker).upstream_sent(0);
-        metrics.worker(worker).upstream_sent(0);
-        metrics.worker(worker).upstream_ended(0, UpstreamOutcome::Timeout, MS, 1);
-        metrics.worker(worker).upstream_refused(0, UpstreamOutcome::Overloaded);
+        metrics.worker(worker).server(0).sent();
+        metrics.worker(worker).server(0).sent();
+        metrics.worker(worker).server(0).ended(UpstreamOutcome::Timeout, MS, 1);
+        metrics.worker(worker).server(0).refused(UpstreamOutcome::Overloaded);
     }
     let page = scrape(&metrics);
     assert_eq!(page.samples["kennel_upstream_in_flight{pool=\"main\",server=\"a:11211\"}"], 2.0);
@@ -308,4 +310,39 @@ fn a_failed_reload_keeps_the_time_of_the_configuration_in_force() {
     let page = scrape(&metrics);
     assert_eq!(page.samples["kennel_config_last_reload_successful{}"], 0.0);
     assert_eq!(page.samples["kennel_config_last_reload_timestamp_seconds{}"], 5.0);
+}
+
+#[test]
+fn under_the_next_configuration_a_rule_and_a_server_of_the_same_name_go_on_counting() {
+    let metrics = metrics(1);
+    let before = metrics.worker(0);
+    before.request(0, Command::Get, Outcome::Hit, MS);
+    before.request(1, Command::Get, Outcome::Hit, MS);
+    before.request(NO_RULE, Command::Get, Outcome::Hit, MS);
+    before.server(1).refused(UpstreamOutcome::Down);
+    before.client_connected();
+    let next = metrics.next(
+        vec!["new".to_owned(), "pages".to_owned()],
+        vec![server("main", "b:11211"), server("aux", "a:11211")],
+    );
+    let after = next.worker(0);
+    metrics.switch_to(next);
+    // A request that began before ends after.
+    before.request(0, Command::Get, Outcome::Hit, MS);
+    after.request(0, Command::Get, Outcome::Hit, MS);
+    after.request(1, Command::Get, Outcome::Hit, MS);
+    after.server(0).refused(UpstreamOutcome::Down);
+    after.client_disconnected();
+    let samples = scrape(&metrics).samples;
+    let hits = |rule: &str| {
+        let series = format!("kennel_requests_total{{rule=\"{rule}\",command=\"get\",outcome=\"hit\"}}");
+        samples.get(&series).copied()
+    };
+    assert_eq!(["pages", "new", "users", "none"].map(hits), [Some(3.0), Some(1.0), None, Some(1.0)]);
+    let down = |pool: &str, server: &str| {
+        let labels = format!("pool=\"{pool}\",server=\"{server}\",outcome=\"down\"");
+        samples.get(&format!("kennel_upstream_requests_total{{{labels}}}")).copied()
+    };
+    assert_eq!((down("main", "b:11211"), down("main", "a:11211")), (Some(2.0), None));
+    assert_eq!(samples["kennel_client_connections{}"], 0.0);
 }

@@ -59,29 +59,29 @@ impl Totals {
     pub(super) fn of(counts: &Counts) -> Totals {
         let servers = || 0..counts.servers.len();
         let requests = Command::ALL.iter().flat_map(|&command| {
-            Outcome::ALL.iter().map(move |&outcome| counts.own(|at| at.answered(command, outcome)))
+            Outcome::ALL.iter().map(move |&outcome| counts.own(layout::answered(command, outcome)))
         });
-        let upstream = UpstreamOutcome::ALL
-            .iter()
-            .map(|&outcome| servers().map(|server| counts.own(|at| at.upstream(server, outcome))).sum());
-        let passwords = |outcome| counts.own(|_| layout::authentication(outcome));
+        let upstream = UpstreamOutcome::ALL.iter().map(|&outcome| {
+            servers().map(|server| counts.of_server(server, layout::upstream(outcome))).sum()
+        });
+        let passwords = |outcome| counts.own(layout::authentication(outcome));
         let wrong_passwords = passwords(AuthOutcome::Wrong);
         Totals {
             requests: requests.collect(),
             upstream: upstream.collect(),
-            clients_accepted: counts.own(|_| layout::CLIENTS_TOTAL),
-            clients_refused: counts.own(|_| layout::CLIENTS_REFUSED),
-            bytes_read: counts.own(|_| layout::BYTES_READ),
-            bytes_written: counts.own(|_| layout::BYTES_WRITTEN),
-            too_large: counts.own(|_| layout::TOO_LARGE),
-            no_memory: counts.own(|_| layout::NO_MEMORY),
+            clients_accepted: counts.own(layout::CLIENTS_TOTAL),
+            clients_refused: counts.own(layout::CLIENTS_REFUSED),
+            bytes_read: counts.own(layout::BYTES_READ),
+            bytes_written: counts.own(layout::BYTES_WRITTEN),
+            too_large: counts.own(layout::TOO_LARGE),
+            no_memory: counts.own(layout::NO_MEMORY),
             passwords: passwords(AuthOutcome::Accepted) + wrong_passwords,
             wrong_passwords,
-            clients: gauge(counts.own(|_| layout::CLIENTS)),
-            in_flight: servers().map(|server| gauge(counts.own(|at| at.in_flight(server)))).sum(),
-            waiters: gauge(counts.shared(|_| layout::WAITERS)),
+            clients: gauge(counts.own(layout::CLIENTS)),
+            in_flight: servers().map(|server| gauge(counts.of_server(server, layout::IN_FLIGHT))).sum(),
+            waiters: gauge(counts.shared(layout::WAITERS)),
             servers_down: servers()
-                .filter(|&server| counts.all_agree(|at| at.up(server)) == Some(false))
+                .filter(|&server| counts.all_agree(server, layout::UP) == Some(false))
                 .count() as u64,
         }
     }
@@ -139,7 +139,7 @@ mod tests {
             worker.client_connected();
             worker.bytes_read(5);
             worker.too_large();
-            worker.upstream_refused(0, UpstreamOutcome::Down);
+            worker.server(0).refused(UpstreamOutcome::Down);
         };
         count(0, 0);
         count(1, NO_RULE);
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!((before.clients, before.clients_accepted), (2, 2));
         assert_eq!((before.bytes_read, before.too_large, before.no_memory), (10, 2, 0));
         count(1, 0);
-        metrics.worker(0).upstream_up(0, false);
+        metrics.worker(0).server(0).up(false);
         let since = metrics.totals().since(&before);
         assert_eq!(since.answered(Command::ALL, Outcome::ALL), 2);
         assert_eq!((since.clients, since.clients_accepted, since.bytes_read), (3, 1, 5));

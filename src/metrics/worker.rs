@@ -9,32 +9,71 @@ use super::labels::{
     TlsOutcome, UpstreamOutcome, WaitEnd,
 };
 use super::layout::{
-    BUMPS, BYTES_READ, BYTES_WRITTEN, CLIENTS, CLIENTS_BINARY, CLIENTS_REFUSED, CLIENTS_TOTAL, LEASES_LIVE,
-    Layout, NEAR_BYTES, NO_MEMORY, OUTAGE_BYTES, OUTAGE_VALUES, TOO_LARGE, WAITERS, authentication,
-    client_mode, handshake, pair,
+    BUMPS, BYTES_READ, BYTES_WRITTEN, CLIENTS, CLIENTS_BINARY, CLIENTS_REFUSED, CLIENTS_TOTAL, CONNECTIONS,
+    DURATION, GUARDS, IN_FLIGHT, LEASES_LIVE, NEAR_BYTES, NEAR_HITS, NO_MEMORY, OUTAGE_BYTES, OUTAGE_VALUES,
+    OWN_GLOBAL, OWN_RULE, OWN_SERVER, PLAIN, REBUILD_DURATION, SHARED, SHARED_GLOBAL, SHARED_RULE, STALE_AGE,
+    TOO_LARGE, UNHEALTHY, UP, UPSTREAM_DURATION, WAITERS, answered, authentication, client_mode, dropped,
+    handshake, health_changes, lease, limit, pair, request, upstream, wait,
 };
 
-/// One worker's counters. Rules and servers are given by their index in [`Metrics::new`](super::Metrics::new).
+/// One worker's counters under one configuration. Those of the worker itself, and of a rule or server that the next configuration
+/// has too, go on under that one. Rules and servers are given by their index in [`Metrics::new`](super::Metrics::new).
 ///
 /// Methods marked "worker's thread only" must be called by that worker's thread, otherwise counts are lost. The others may be
 /// called by any thread.
 pub struct WorkerMetrics {
-    pub(super) layout: Layout,
+    pub(super) own: Block,
+    pub(super) shared: Block,
+    /// Those of the configuration, then `none`.
+    pub(super) rules: Box<[RuleCells]>,
+    pub(super) servers: Box<[ServerMetrics]>,
+}
+
+/// One worker's counters of one rule.
+#[derive(Clone)]
+pub(super) struct RuleCells {
     pub(super) own: Block,
     pub(super) shared: Block,
 }
 
-impl WorkerMetrics {
-    pub(super) fn new(rules: usize, servers: usize) -> WorkerMetrics {
-        let layout = Layout { rules, servers };
-        let (own, shared) = (Block::new(layout.own_cells()), Block::new(layout.shared_cells()));
-        WorkerMetrics { layout, own, shared }
-    }
+/// One worker's counters of one server. Clones are the same counters. All methods: worker's thread only.
+#[derive(Clone)]
+pub struct ServerMetrics(pub(super) Block);
 
+impl RuleCells {
+    pub(super) fn new() -> RuleCells {
+        RuleCells { own: Block::new(OWN_RULE), shared: Block::new(SHARED_RULE) }
+    }
+}
+
+impl Block {
     fn observe(&self, buckets: &Buckets, at: usize, took: Duration, times: u64) {
         let units = buckets.units(took);
-        self.own.add_exclusive(at + buckets.bucket(units), times);
-        self.own.add_exclusive(at + buckets.width() - 1, units.saturating_mul(times));
+        self.add_exclusive(at + buckets.bucket(units), times);
+        self.add_exclusive(at + buckets.width() - 1, units.saturating_mul(times));
+    }
+}
+
+impl WorkerMetrics {
+    /// All counters are 0.
+    pub(super) fn new(rules: usize, servers: usize) -> WorkerMetrics {
+        WorkerMetrics {
+            own: Block::new(OWN_GLOBAL),
+            shared: Block::new(SHARED_GLOBAL),
+            rules: (0..rules).map(|_| RuleCells::new()).collect(),
+            servers: (0..servers).map(|_| ServerMetrics::new()).collect(),
+        }
+    }
+
+    /// The counters of a server; of one that is never exported if there is no such server.
+    pub fn server(&self, at: usize) -> ServerMetrics {
+        debug_assert!(at < self.servers.len(), "server {at} of {}", self.servers.len());
+        self.servers.get(at).cloned().unwrap_or_else(ServerMetrics::new)
+    }
+
+    /// The counters of a rule. Every index past the last rule, such as [`NO_RULE`](super::NO_RULE), is `none`.
+    fn rule(&self, rule: usize) -> &RuleCells {
+        &self.rules[rule.min(self.rules.len() - 1)]
     }
 
     /// A key was answered `took` after its request was parsed. Worker's thread only.
@@ -44,14 +83,15 @@ impl WorkerMetrics {
 
     /// The same for several keys. Worker's thread only.
     pub fn requests(&self, rule: usize, command: Command, outcome: Outcome, took: Duration, keys: u64) {
-        self.own.add_exclusive(self.layout.request(rule, command, outcome), keys);
-        self.own.add_exclusive(self.layout.answered(command, outcome), keys);
-        self.observe(&LATENCY, self.layout.duration(rule), took, keys);
+        let cells = &self.rule(rule).own;
+        cells.add_exclusive(request(command, outcome), keys);
+        cells.observe(&LATENCY, DURATION, took, keys);
+        self.own.add_exclusive(answered(command, outcome), keys);
     }
 
     /// A hit was served without a request to a server. Worker's thread only.
     pub fn near_hit(&self, rule: usize) {
-        self.own.add_exclusive(self.layout.near_hits(rule), 1);
+        self.rule(rule).own.add_exclusive(NEAR_HITS, 1);
     }
 
     /// The near cache now uses this many bytes. Worker's thread only.
@@ -79,7 +119,7 @@ impl WorkerMetrics {
 
     /// A stale value was served `age` after its expiry (0 if only a tag was bumped). Worker's thread only.
     pub fn stale_served(&self, rule: usize, age: Duration) {
-        self.observe(&AGE, self.layout.stale_age(rule), age, 1);
+        self.rule(rule).own.observe(&AGE, STALE_AGE, age, 1);
     }
 
     /// A client won the right to rebuild.
@@ -91,17 +131,18 @@ impl WorkerMetrics {
     /// rebuild.
     pub fn lease_ended(&self, rule: usize, end: LeaseEnd, after: Duration) {
         self.shared.subtract(LEASES_LIVE);
-        self.shared.add(self.layout.lease(rule, end), 1);
+        let cells = &self.rule(rule).shared;
+        cells.add(lease(end), 1);
         if matches!(end, LeaseEnd::Filled | LeaseEnd::Dropped) {
-            let (at, units) = (self.layout.rebuild(rule), REBUILD.units(after));
-            self.shared.add(at + REBUILD.bucket(units), 1);
-            self.shared.add(at + REBUILD.width() - 1, units);
+            let units = REBUILD.units(after);
+            cells.add(REBUILD_DURATION + REBUILD.bucket(units), 1);
+            cells.add(REBUILD_DURATION + REBUILD.width() - 1, units);
         }
     }
 
     /// A fill was dropped.
     pub fn fill_dropped(&self, rule: usize, why: DropReason) {
-        self.shared.add(self.layout.dropped(rule, why), 1);
+        self.rule(rule).shared.add(dropped(why), 1);
     }
 
     /// A request began to wait for another client's fill.
@@ -112,74 +153,18 @@ impl WorkerMetrics {
     /// A wait ended.
     pub fn wait_ended(&self, rule: usize, end: WaitEnd) {
         self.shared.subtract(WAITERS);
-        self.shared.add(self.layout.wait(rule, end), 1);
+        self.rule(rule).shared.add(wait(end), 1);
     }
 
     /// A guarded value was stored without an envelope because it was too large with it.
     pub fn value_plain(&self, rule: usize) {
-        self.shared.add(self.layout.plain(rule), 1);
+        self.rule(rule).shared.add(PLAIN, 1);
     }
 
     /// A tag was bumped. Tags are not counted by name, because clients choose the names, or by rule, because a tag may belong to
     /// several rules.
     pub fn tag_bumped(&self) {
         self.shared.add(BUMPS, 1);
-    }
-
-    /// A request was queued for a server. Worker's thread only.
-    pub fn upstream_sent(&self, server: usize) {
-        self.own.add_exclusive(self.layout.in_flight(server), 1);
-    }
-
-    /// Requests ended `took` after they were queued. Worker's thread only.
-    pub fn upstream_ended(&self, server: usize, outcome: UpstreamOutcome, took: Duration, requests: u64) {
-        self.own.add_exclusive(self.layout.in_flight(server), requests.wrapping_neg());
-        self.own.add_exclusive(self.layout.upstream(server, outcome), requests);
-        self.observe(&LATENCY, self.layout.upstream_duration(server), took, requests);
-    }
-
-    /// A queued request was answered without being sent. Worker's thread only.
-    pub fn upstream_withdrawn(&self, server: usize) {
-        self.own.add_exclusive(self.layout.in_flight(server), 1_u64.wrapping_neg());
-    }
-
-    /// A read was not queued because an identical one was. Worker's thread only.
-    pub fn upstream_shared(&self, server: usize) {
-        self.own.add_exclusive(self.layout.shared(server), 1);
-    }
-
-    /// A request was not queued because the server is down or overloaded. Worker's thread only.
-    pub fn upstream_refused(&self, server: usize, outcome: UpstreamOutcome) {
-        self.own.add_exclusive(self.layout.upstream(server, outcome), 1);
-    }
-
-    /// A connection to a server was established, so the server is up; `can_guard` is the result of its probe. Worker's thread
-    /// only.
-    pub fn upstream_connected(&self, server: usize, can_guard: bool) {
-        self.own.add_exclusive(self.layout.connections(server), 1);
-        self.upstream_guards(server, can_guard);
-        self.upstream_up(server, true);
-    }
-
-    /// This worker detected whether a server supports what the guard needs. Worker's thread only.
-    pub fn upstream_guards(&self, server: usize, can_guard: bool) {
-        self.own.set(self.layout.guards(server), 1 + u64::from(can_guard));
-    }
-
-    /// This worker now considers a server up or down. Worker's thread only.
-    pub fn upstream_up(&self, server: usize, up: bool) {
-        self.own.set(self.layout.up(server), 1 + u64::from(up));
-    }
-
-    /// A server's health has changed; `was_healthy` is whether it was healthy before. For each change, one worker calls this.
-    /// Worker's thread only.
-    pub fn upstream_health(&self, server: usize, to: HealthState, was_healthy: bool) {
-        self.own.add_exclusive(self.layout.health_changes(server, to), 1);
-        if was_healthy {
-            self.own.add_exclusive(self.layout.unhealthy(server), 1);
-        } else if to == HealthState::Healthy {
-            self.own.add_exclusive(self.layout.unhealthy(server), 1_u64.wrapping_neg());
-        }
     }
 
     /// A client was accepted. Worker's thread only.
@@ -225,8 +210,8 @@ impl WorkerMetrics {
     }
 
     /// A client reached a limit. Worker's thread only.
-    pub fn limit_reached(&self, limit: Limit) {
-        self.own.add_exclusive(self.layout.limit(limit), 1);
+    pub fn limit_reached(&self, reached: Limit) {
+        self.own.add_exclusive(limit(reached), 1);
     }
 
     /// Bytes were read from a client. Worker's thread only.
@@ -240,8 +225,72 @@ impl WorkerMetrics {
     }
 }
 
+impl ServerMetrics {
+    pub(super) fn new() -> ServerMetrics {
+        ServerMetrics(Block::new(OWN_SERVER))
+    }
+
+    /// A request was queued for a server.
+    pub fn sent(&self) {
+        self.0.add_exclusive(IN_FLIGHT, 1);
+    }
+
+    /// Requests ended `took` after they were queued.
+    pub fn ended(&self, outcome: UpstreamOutcome, took: Duration, requests: u64) {
+        self.0.add_exclusive(IN_FLIGHT, requests.wrapping_neg());
+        self.0.add_exclusive(upstream(outcome), requests);
+        self.0.observe(&LATENCY, UPSTREAM_DURATION, took, requests);
+    }
+
+    /// A queued request was answered without being sent.
+    pub fn withdrawn(&self) {
+        self.0.add_exclusive(IN_FLIGHT, 1_u64.wrapping_neg());
+    }
+
+    /// A read was not queued because an identical one was.
+    pub fn shared(&self) {
+        self.0.add_exclusive(SHARED, 1);
+    }
+
+    /// A request was not queued because the server is down or overloaded.
+    pub fn refused(&self, outcome: UpstreamOutcome) {
+        self.0.add_exclusive(upstream(outcome), 1);
+    }
+
+    /// A connection to a server was established, so the server is up; `can_guard` is the result of its probe.
+    pub fn connected(&self, can_guard: bool) {
+        self.0.add_exclusive(CONNECTIONS, 1);
+        self.guards(can_guard);
+        self.up(true);
+    }
+
+    /// This worker detected whether a server supports what the guard needs.
+    pub fn guards(&self, can_guard: bool) {
+        self.0.set(GUARDS, 1 + u64::from(can_guard));
+    }
+
+    /// This worker now considers a server up or down.
+    pub fn up(&self, up: bool) {
+        self.0.set(UP, 1 + u64::from(up));
+    }
+
+    /// A server's health has changed; `was_healthy` is whether it was healthy before. For each change, one worker calls this.
+    pub fn health(&self, to: HealthState, was_healthy: bool) {
+        self.0.add_exclusive(health_changes(to), 1);
+        if was_healthy {
+            self.0.add_exclusive(UNHEALTHY, 1);
+        } else if to == HealthState::Healthy {
+            self.0.add_exclusive(UNHEALTHY, 1_u64.wrapping_neg());
+        }
+    }
+}
+
 impl fmt::Debug for WorkerMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WorkerMetrics").field("layout", &self.layout).finish_non_exhaustive()
+        let (rules, servers) = (self.rules.len(), self.servers.len());
+        f.debug_struct("WorkerMetrics")
+            .field("rules", &rules)
+            .field("servers", &servers)
+            .finish_non_exhaustive()
     }
 }

@@ -191,7 +191,7 @@ mod tests {
             let address = Address::Tcp { host: "127.0.0.1".into(), port };
             let spec = ServerSpec { address, weight: 1, name: None };
             let second = Duration::from_secs(1);
-            let server = Arc::new(Server::new(0, &spec, second, second, || 0).unwrap());
+            let server = Arc::new(Server::with_timeout(&spec, second));
             let (link, task) = Link::new(BatchConnection::new(server), limit);
             tokio::task::spawn_local(task);
             test(listener, link).await;

@@ -1,6 +1,6 @@
-//! The task that knows where the keys of each server are. Each process has one, on the thread `kennel-monitor`: it reads the
-//! records of all servers of pools with failover, changes them, and publishes what it knows to the workers. For all pools, it
-//! reads by which placements other processes place keys.
+//! The task that knows where the keys of each server of a pool are. All of them run on the thread `kennel-monitor`. Each reads the
+//! records of the servers if the pool fails over, changes them, and publishes what it knows to the workers. It also reads by which
+//! placements other processes place keys.
 //!
 //! ```text
 //!   run       one agreement for each server decides what is read and written when
@@ -23,4 +23,4 @@ mod status;
 
 pub use pool_status::PoolStatus;
 pub use run::{Monitor, step};
-pub use status::Status;
+pub use status::{Published, Status};

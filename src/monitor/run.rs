@@ -17,7 +17,7 @@ use super::copies::{self, Keys};
 use super::link::Link;
 use super::marks::{Marker, Marks, POLL, Withheld, fixed_views};
 use super::pool_status::PoolStatus;
-use super::status::{Observation, ServerStatus, Status, mono};
+use super::status::{Observation, Published, ServerStatus, mono};
 use crate::clock::Clock;
 use crate::failover::placements::{Kind, Step};
 use crate::failover::{Agreement, COPIES, Command, Moment, Reply, Timing, View, Views};
@@ -40,14 +40,11 @@ const FIRST_VIEWS: u32 = 2;
 /// The limit of the doubling of `recover_after`.
 const RECOVER_AT_MOST: Duration = Duration::from_secs(5 * 60);
 
-/// The task of one process. It must run on one thread.
+/// The task of one pool. It must run on one thread.
 pub struct Monitor {
+    /// The pool, and it with its other list of servers.
     pools: Vec<MonitoredPool>,
-    /// The views of each pool; `None` if its places are fixed.
-    views: Vec<Option<Arc<Views>>>,
-    /// The same for the other list of servers of each pool.
-    other_views: Vec<Option<Arc<Views>>>,
-    status: Arc<Status>,
+    published: Arc<Published>,
     /// Zero of the monotonic clock.
     start: Instant,
     clock: Clock,
@@ -65,8 +62,8 @@ struct MonitoredPool {
     withheld: Option<Arc<Views>>,
     /// The indexes of the servers that are not embedded.
     shared: Vec<usize>,
-    /// The index, among the servers of all pools, of the first server whose state operators see under this placement.
-    shown_from: usize,
+    /// The state of each server that operators see under this placement.
+    status: Vec<Option<Arc<ServerStatus>>>,
     connect_timeout: Duration,
     /// How long replies may take.
     limit: Duration,
@@ -80,7 +77,7 @@ impl MonitoredPool {
         spec: &PoolSpec,
         pool: &Arc<SharedPool>,
         views: Option<Arc<Views>>,
-        shown_from: usize,
+        status: Vec<Option<Arc<ServerStatus>>>,
     ) -> MonitoredPool {
         let failover = spec.failover.as_ref().zip(views).map(|(failover, views)| Failover {
             spec: failover.clone(),
@@ -96,7 +93,7 @@ impl MonitoredPool {
             keyspace: spec.keyspace.clone(),
             withheld: None,
             shared: Vec::new(),
-            shown_from,
+            status,
             connect_timeout: spec.connect_timeout,
             limit: spec.request_timeout.min(longest),
             previous: None,
@@ -135,124 +132,88 @@ struct Participant {
     previous: Option<(Arc<Views>, usize)>,
     /// The index of the server in its pool.
     at: usize,
-    /// The index among the servers of all pools; `None` if operators see the state of the server under another placement.
-    index: Option<usize>,
-    status: Arc<Status>,
+    /// `None` if operators see the state of the server under another placement.
+    status: Option<Arc<ServerStatus>>,
     start: Instant,
     clock: Clock,
     random: Rc<RefCell<Random>>,
 }
 
 impl Monitor {
-    /// The monitor of these pools, given with their specifications. `start` is zero of the monotonic clock of the views. `None` if
-    /// all their servers are embedded.
-    pub fn new(
-        specs: &[PoolSpec],
-        pools: &[Arc<SharedPool>],
-        start: Instant,
-        clock: Clock,
-    ) -> Option<Monitor> {
-        Monitor::of(specs, pools, start, clock, true)
+    /// The monitor of a pool, given with its specification. `start` is zero of the monotonic clock of the views. `None` if all its
+    /// servers are embedded.
+    pub fn new(spec: &PoolSpec, pool: &Arc<SharedPool>, start: Instant, clock: Clock) -> Option<Monitor> {
+        Monitor::of(spec, pool, start, clock, true)
     }
 
-    /// The same for a process that runs for one command: it leaves no marks, and reads none. `None` if no pool fails over.
+    /// The same for a process that runs for one command: it leaves no marks, and reads none. `None` if the pool does not fail over.
     pub fn without_marks(
-        specs: &[PoolSpec],
-        pools: &[Arc<SharedPool>],
+        spec: &PoolSpec,
+        pool: &Arc<SharedPool>,
         start: Instant,
         clock: Clock,
     ) -> Option<Monitor> {
-        Monitor::of(specs, pools, start, clock, false)
+        Monitor::of(spec, pool, start, clock, false)
     }
 
     fn of(
-        specs: &[PoolSpec],
-        pools: &[Arc<SharedPool>],
+        spec: &PoolSpec,
+        pool: &Arc<SharedPool>,
         start: Instant,
         clock: Clock,
         keeps_marks: bool,
     ) -> Option<Monitor> {
-        let (mut monitored, mut views) = (Vec::new(), Vec::new());
-        let (mut servers, mut placements, mut other_views) = (Vec::new(), Vec::new(), Vec::new());
-        for (spec, pool) in specs.iter().zip(pools) {
-            let is_shared = |at: &usize| !matches!(spec.servers[*at].address, Address::Embedded { .. });
-            let shared: Vec<usize> = (0..spec.servers.len()).filter(is_shared).collect();
-            let marked = (keeps_marks && !shared.is_empty())
-                .then(|| Arc::new(PoolStatus::new(spec.name.clone(), step(spec), spec.unknown_placement)));
-            let withholds = marked.is_some() && spec.unknown_placement == UnknownPlacement::Miss;
-            let of_pool = match (&spec.failover, withholds) {
-                (Some(_), _) => Some(Views::new(spec.servers.len())),
-                (None, true) => Some(fixed_views(spec.servers.len())),
-                (None, false) => None,
-            };
-            let of_pool = of_pool.map(Arc::new);
+        let is_shared = |at: &usize| !matches!(spec.servers[*at].address, Address::Embedded { .. });
+        let shared: Vec<usize> = (0..spec.servers.len()).filter(is_shared).collect();
+        let placements = (keeps_marks && !shared.is_empty())
+            .then(|| Arc::new(PoolStatus::new(spec.name.clone(), step(spec), spec.unknown_placement)));
+        if spec.failover.is_none() && placements.is_none() {
+            return None;
+        }
+        let withholds = placements.is_some() && spec.unknown_placement == UnknownPlacement::Miss;
+        let views = match (&spec.failover, withholds) {
+            (Some(_), _) => Some(Views::new(spec.servers.len())),
+            (None, true) => Some(fixed_views(spec.servers.len())),
+            (None, false) => None,
+        };
+        let views = views.map(Arc::new);
+        let status = |(at, server): (usize, &ServerSpec)| {
+            let views = views.as_ref().filter(|_| spec.failover.is_some())?;
+            Some(server_status(spec, server, placements.clone(), views, at))
+        };
+        let own: Vec<_> = spec.servers.iter().enumerate().map(status).collect();
+        let mut pools = vec![MonitoredPool {
+            placements: placements.clone(),
+            withheld: views.clone().filter(|_| withholds),
+            shared,
+            ..MonitoredPool::of(spec, pool, views.clone(), own.clone())
+        }];
+        let mut published = Published { views, other_views: None, servers: own, placements };
+        if let Some((other, pool)) = spec.other_pool().zip(pool.other()) {
+            let views = other.failover.as_ref().map(|_| Arc::new(Views::new(other.servers.len())));
+            let is_further = |server: &ServerSpec| spec.further_servers().any(|further| further == server);
             let status = |(at, server): (usize, &ServerSpec)| {
-                let views = of_pool.as_ref().filter(|_| spec.failover.is_some())?;
-                let name = server.name.clone().unwrap_or_else(|| server.address.to_string());
-                Some(ServerStatus::new(spec.name.clone(), name, marked.clone(), Arc::clone(views), at))
+                let views = views.as_ref().filter(|_| is_further(server))?;
+                Some(server_status(spec, server, None, views, at))
             };
-            let shown_from = servers.len();
-            servers.extend(spec.servers.iter().enumerate().map(status));
-            placements.push(marked.clone());
-            views.push(of_pool.clone());
-            if spec.failover.is_some() || marked.is_some() {
-                monitored.push(MonitoredPool {
-                    placements: marked,
-                    withheld: of_pool.clone().filter(|_| withholds),
-                    shared,
-                    ..MonitoredPool::of(spec, pool, of_pool, shown_from)
-                });
-            }
-            let Some((other, pool)) = spec.other_pool().zip(pool.other()) else {
-                other_views.push(None);
-                continue;
-            };
-            let of_other = other.failover.as_ref().map(|_| Arc::new(Views::new(other.servers.len())));
-            if of_other.is_some()
-                && spec
-                    .other
-                    .as_ref()
-                    .is_some_and(|other| other.kind == OtherKind::Previous { take_over: true })
-                && let Some(monitored) = monitored.last_mut()
-            {
-                monitored.previous = of_other.clone();
-            }
-            let shown_from = servers.len();
-            let further = spec.further_servers().map(|server| {
-                let at = other.servers.iter().position(|other| other == server)?;
-                let name = server.name.clone().unwrap_or_else(|| server.address.to_string());
-                Some(ServerStatus::new(spec.name.clone(), name, None, Arc::clone(of_other.as_ref()?), at))
-            });
-            servers.extend(further);
-            other_views.push(of_other.clone());
-            if of_other.is_some() {
-                monitored.push(MonitoredPool::of(&other, pool, of_other, shown_from));
+            let status: Vec<_> = other.servers.iter().enumerate().map(status).collect();
+            let further = status.iter().zip(&other.servers).filter(|(_, server)| is_further(server));
+            published.servers.extend(further.map(|(status, _)| status.clone()));
+            published.other_views = views.clone();
+            if views.is_some() {
+                let kind = spec.other.as_ref().map(|other| other.kind);
+                if kind == Some(OtherKind::Previous { take_over: true }) {
+                    pools[0].previous = views.clone();
+                }
+                pools.push(MonitoredPool::of(&other, pool, views, status));
             }
         }
-        let status = Arc::new(Status::new(start, servers, placements));
-        (!monitored.is_empty()).then_some(Monitor {
-            pools: monitored,
-            views,
-            other_views,
-            status,
-            start,
-            clock,
-        })
+        Some(Monitor { pools, published: Arc::new(published), start, clock })
     }
 
-    /// The views of each pool, in the order of the configuration; `None` if it does not fail over.
-    pub fn views(&self) -> &[Option<Arc<Views>>] {
-        &self.views
-    }
-
-    /// The same for the other list of servers of each pool; `None` also if it has none.
-    pub fn other_views(&self) -> &[Option<Arc<Views>>] {
-        &self.other_views
-    }
-
-    /// The state that operators see.
-    pub fn status(&self) -> &Arc<Status> {
-        &self.status
+    /// What the workers and operators see.
+    pub fn published(&self) -> &Arc<Published> {
+        &self.published
     }
 
     /// Runs until it is dropped. Cancels `known` once there is a view of every server, or has had time enough to appear.
@@ -330,8 +291,7 @@ impl Monitor {
                 marks: marks.cloned(),
                 previous: pool.previous(at),
                 at,
-                index: Some(pool.pool.servers()[at].index).filter(|index| *index >= pool.shown_from),
-                status: Arc::clone(&self.status),
+                status: pool.status[at].clone(),
                 start: self.start,
                 clock: self.clock.clone(),
                 random: Rc::clone(random),
@@ -419,7 +379,7 @@ impl Participant {
     }
 
     fn observe(&self) {
-        let Some(server) = self.index.and_then(|index| self.status.server(index)) else { return };
+        let Some(server) = &self.status else { return };
         let status = self.agreement.status(mono(self.start));
         let window = status.record.map(|record| record.window).filter(|window| *window != self.window);
         server.observe(Observation {
@@ -429,6 +389,18 @@ impl Participant {
             other_window: window.map(|window| Duration::from_millis(window.into())),
         });
     }
+}
+
+/// The state of a server of which nothing is known.
+fn server_status(
+    spec: &PoolSpec,
+    server: &ServerSpec,
+    placements: Option<Arc<PoolStatus>>,
+    views: &Arc<Views>,
+    at: usize,
+) -> Arc<ServerStatus> {
+    let name = server.name.clone().unwrap_or_else(|| server.address.to_string());
+    Arc::new(ServerStatus::new(spec.name.clone(), name, placements, Arc::clone(views), at))
 }
 
 /// A connection to each server of a pool.

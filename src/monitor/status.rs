@@ -11,11 +11,23 @@ use super::pool_status::PoolStatus;
 use crate::failover::{View, Views};
 use crate::metrics::{FailoverSource, FailoverState, PlacementsState};
 
+/// What the monitor of a pool publishes.
+pub struct Published {
+    /// Where the keys of each server are; `None` if the places are fixed.
+    pub views: Option<Arc<Views>>,
+    /// The same for the other list of servers; `None` also if there is none.
+    pub other_views: Option<Arc<Views>>,
+    /// The state of each server of both lists; `None` if it does not fail over.
+    pub(super) servers: Vec<Option<Arc<ServerStatus>>>,
+    /// `None` if no marks are kept.
+    pub(super) placements: Option<Arc<PoolStatus>>,
+}
+
 /// The state of all servers, by their index among the servers of all pools.
 pub struct Status {
     /// Zero of the monotonic clock of [`Views`].
     start: Instant,
-    servers: Vec<Option<ServerStatus>>,
+    servers: Vec<Option<Arc<ServerStatus>>>,
     /// The placements of each pool; `None` if all its servers are embedded.
     pools: Vec<Option<Arc<PoolStatus>>>,
 }
@@ -75,14 +87,21 @@ enum Change {
 }
 
 impl Status {
-    /// The state of servers of which nothing is known, `None` for those that do not fail over, and of their pools. `start` is zero
+    /// The state of these pools, each with the number of its servers, and what its monitor publishes if it has one. `start` is zero
     /// of the clock of their views.
-    pub(super) fn new(
+    pub fn new<'a>(
         start: Instant,
-        servers: Vec<Option<ServerStatus>>,
-        pools: Vec<Option<Arc<PoolStatus>>>,
+        pools: impl IntoIterator<Item = (usize, Option<&'a Arc<Published>>)>,
     ) -> Status {
-        Status { start, servers, pools }
+        let mut status = Status { start, servers: Vec::new(), pools: Vec::new() };
+        for (servers, published) in pools {
+            status.pools.push(published.and_then(|published| published.placements.clone()));
+            match published {
+                Some(published) => status.servers.extend(published.servers.iter().cloned()),
+                None => status.servers.extend((0..servers).map(|_| None)),
+            }
+        }
+        status
     }
 
     /// The placements of a pool; `None` if no marks are kept for it.
@@ -92,7 +111,7 @@ impl Status {
 
     /// The state of a server; `None` if it does not fail over.
     pub(super) fn server(&self, server: usize) -> Option<&ServerStatus> {
-        self.servers.get(server)?.as_ref()
+        self.servers.get(server)?.as_deref()
     }
 
     /// Where the guarded keys of a server are; the outer `None` if it does not fail over, the inner one without a valid view.
@@ -115,7 +134,7 @@ impl Status {
             (!has_view && !status.is_withheld()).then(|| format!("server {server} of pool {pool}: where its keys are is unknown, so guarded ones are not served"))
         };
         let pools = self.pools.iter().flatten().flat_map(|pool| pool.notes());
-        pools.chain(self.servers.iter().flatten().filter_map(note)).collect()
+        pools.chain(self.servers.iter().flatten().filter_map(|status| note(status))).collect()
     }
 
     fn now(&self) -> u64 {
@@ -267,8 +286,11 @@ mod tests {
 
     fn status() -> (Status, Arc<Views>) {
         let views = Arc::new(Views::new(2));
-        let server = ServerStatus::new("main".into(), "b:1".into(), None, Arc::clone(&views), 1);
-        (Status::new(Instant::now(), vec![None, Some(server)], vec![None]), views)
+        let server = Arc::new(ServerStatus::new("main".into(), "b:1".into(), None, Arc::clone(&views), 1));
+        let (servers, placements) = (vec![None, Some(server)], None);
+        let (other_views, views_of) = (None, Some(Arc::clone(&views)));
+        let published = Arc::new(Published { views: views_of, other_views, servers, placements });
+        (Status::new(Instant::now(), [(2, Some(&published))]), views)
     }
 
     fn with(view: Option<View>) -> Observation {

@@ -16,6 +16,7 @@ mod raw;
 mod guarded;
 mod scope;
 mod client;
+mod current;
 mod pipeline;
 mod state;
 mod replies;
@@ -26,6 +27,7 @@ mod plan;
 
 pub use call::{Call, LongGetState};
 pub use client::{Client, connection_use};
+pub use current::Current;
 pub use guarded::explicit_tags;
 #[doc(hidden)] // for tests/sim, whose servers read and write the same commands
 pub use guarded::wire;
@@ -33,6 +35,7 @@ pub use pipeline::{Proxy, Shared};
 pub use plan::{GuardPlan, MetaWinner, Plan, RulePlan};
 pub use replies::large::LargeReply;
 pub use scope::{AccessSet, QueuePosition};
+pub use state::key_hash::KeyHasher;
 pub use state::lease_table::LeaseTable;
 pub use state::outage_table::OutageTable;
 pub use state::server_info::ServerInfo;

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -14,14 +15,14 @@ use super::state::key_hash::KeyHasher;
 use super::state::lease_table::LeaseTable;
 use super::state::near_cache::NearCache;
 use super::state::outage_table::OutageTable;
-use super::state::renewal_queue::RenewalQueue;
+use super::state::renewal_queue::{DueLease, RenewalQueue};
 use super::state::server_info::ServerInfo;
 use super::state::tag_cache::TagCache;
 use crate::clock::Clock;
 use crate::failover::Views;
 use crate::guard::near::Changes;
 use crate::guard::{Now, Policy, TagName};
-use crate::metrics::{NO_RULE, WorkerMetrics};
+use crate::metrics::{LeaseEnd, NO_RULE, WorkerMetrics};
 use crate::random::Random;
 use crate::rule::{Captures, Template};
 use crate::upstream::OtherKind;
@@ -68,10 +69,14 @@ pub struct Shared {
     pub tag_cache: TagCache,
     /// Counts of the changes made through any worker.
     pub changes: Arc<Changes>,
+    /// Whether near values may be kept: not while requests are in flight that began under an earlier configuration.
+    pub may_keep: Arc<AtomicBool>,
     /// Bytes that each worker may use for near values.
     pub near_memory: usize,
     /// Random number that identifies this process in the fleet.
     pub sidecar: u64,
+    /// Hashes keys for what outlives a configuration.
+    pub hasher: KeyHasher,
     /// The wall clock.
     pub clock: Clock,
     /// When the process started: zero of the monotonic clock that all workers share.
@@ -140,8 +145,10 @@ impl Proxy {
             outages,
             tag_cache,
             changes,
+            may_keep,
             near_memory,
             sidecar,
+            hasher,
             clock,
             start,
             server_info,
@@ -160,14 +167,14 @@ impl Proxy {
             server_info,
             random: RefCell::new(random),
             renewals: RenewalQueue::default(),
-            near: NearCache::new(near_memory, changes),
+            near: NearCache::new(near_memory, changes, may_keep),
             metrics,
             clock,
             start,
             views,
             other,
             standby_policies,
-            hasher: KeyHasher::new(),
+            hasher,
             tag: RefCell::default(),
         }
     }
@@ -175,6 +182,11 @@ impl Proxy {
     /// This worker's metrics.
     pub fn metrics(&self) -> &WorkerMetrics {
         &self.metrics
+    }
+
+    /// The same, for what outlives this pipeline.
+    pub fn shared_metrics(&self) -> Arc<WorkerMetrics> {
+        Arc::clone(&self.metrics)
     }
 
     /// The largest value that any server accepts, in bytes.
@@ -193,11 +205,20 @@ impl Proxy {
         self.leases.all().any(|leases| leases.rebuilds(connection))
     }
 
-    /// Spawns a task for each of this worker's connections. Must be called on the worker's thread.
-    pub fn drive_connections(&self) {
-        for connection in self.connections() {
-            let seed = self.random.borrow_mut().below(u64::MAX);
-            tokio::task::spawn_local(Rc::clone(connection).drive(Random::seeded(seed)));
+    /// Takes over the renewal of the leases that were won under an earlier configuration. One whose key is now kept elsewhere, or has
+    /// other tags, ends.
+    pub fn take_over_leases(&self, former: &Proxy) {
+        while let Some(DueLease { at, id, key }) = former.renewals.pop() {
+            match self.guarded(&key.key) {
+                Some(now) if self.policy(now.guard).plan == former.policy(key.guard).plan => {
+                    self.queue_renewal(at, id, GuardedKey { guard: now.guard, ..key });
+                }
+                _ if self.leases.shard(&key.key).end_lease(&key.key, id) => {
+                    former.metrics.lease_ended(former.rule_of(key.guard), LeaseEnd::Lost, Duration::ZERO);
+                    former.wake_without_value(&key.key);
+                }
+                _ => {}
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::write_queue::WriteQueue;
 use crate::protocol::long_get::LongGet;
 use crate::protocol::request::Limits;
-use crate::proxy::{Call, Client, LongGetState, Proxy};
+use crate::proxy::{Call, Client, Current, LongGetState, Proxy};
 use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
 
 /// The most requests in flight per client.
@@ -57,7 +57,12 @@ pub(super) enum State {
 pub(super) struct Session<'a, S> {
     pub(super) socket: S,
     pub(super) drain: &'a CancellationToken,
+    /// The pipeline of its requests in flight, and of the next if no other is in force.
     pub(super) proxy: Rc<Proxy>,
+    /// The pipeline in force.
+    pub(super) current: &'a Current,
+    /// The number of `proxy` in `current`.
+    pub(super) number: u64,
     pub(super) client: Client,
     pub(super) budget: Rc<MemoryBudget>,
     pub(super) queue_pool: &'a QueuePool<PendingCall>,
@@ -105,7 +110,7 @@ impl<'a, S> Session<'a, S> {
     pub(super) fn new(
         socket: S,
         client: Client,
-        proxy: Rc<Proxy>,
+        current: &'a Current,
         budget: Rc<MemoryBudget>,
         queue_pool: &'a QueuePool<PendingCall>,
         drain: &'a CancellationToken,
@@ -113,7 +118,9 @@ impl<'a, S> Session<'a, S> {
         Session {
             socket,
             drain,
-            proxy,
+            proxy: current.proxy(),
+            current,
+            number: current.number(),
             client,
             budget,
             queue_pool,
@@ -138,6 +145,19 @@ impl<'a, S> Session<'a, S> {
             protocol: None,
             state: State::Open,
         }
+    }
+
+    /// Whether the next request may begin: under a configuration that has come into force only after the last one that began under
+    /// another has ended. Then this follows.
+    pub(super) fn is_current(&mut self) -> bool {
+        if self.number == self.current.number() {
+            return true;
+        }
+        let is_free = self.calls.is_empty() && self.long_get.is_none();
+        if is_free {
+            (self.proxy, self.number) = (self.current.proxy(), self.current.number());
+        }
+        is_free
     }
 
     /// Whether another request may begin. Once a limit has been reached, half of it must be free first: sending to the servers in

@@ -49,7 +49,7 @@ impl BatchConnection {
     /// There is no connection.
     pub async fn connect(&mut self) -> Result<u32, NoReply> {
         if self.socket.is_none() {
-            let connecting = timeout(self.server.connect_timeout, self.server.connect()).await;
+            let connecting = timeout(self.server.connect_timeout(), self.server.connect()).await;
             let connected = connecting.map_err(|_| NoReply::Silent)?;
             self.socket = Some(connected.map_err(|error| NoReply::of_connect(&error))?);
             self.input.clear();
@@ -136,7 +136,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = Address::Tcp { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() };
         let spec = ServerSpec { address, weight: 1, name: None };
-        let server = Server::new(0, &spec, SECOND, SECOND, || 0).unwrap();
+        let server = Server::with_timeout(&spec, SECOND);
         (listener, BatchConnection::new(Arc::new(server)))
     }
 

@@ -30,7 +30,7 @@ use super::pending_replies::PendingReplies;
 use super::reply::{Reply, ReplyId};
 use super::server::Server;
 use crate::error::Failure;
-use crate::metrics::{UpstreamOutcome, WorkerMetrics};
+use crate::metrics::{ServerMetrics, UpstreamOutcome};
 use crate::protocol::reply::{Shape, digest};
 
 mod connecting;
@@ -47,7 +47,7 @@ const CONGESTED: usize = 16 * 1024 * 1024;
 /// One worker's connection to one server, which is remade whenever it ends.
 pub struct Connection {
     server: Arc<Server>,
-    metrics: Arc<WorkerMetrics>,
+    metrics: ServerMetrics,
     first_attempt: Cell<Option<TaskTrackerToken>>,
     state: RefCell<State>,
 }
@@ -143,10 +143,10 @@ impl State {
 
 impl Connection {
     /// A connection, which does nothing until it is driven: see [`Connection::drive`].
-    pub(super) fn new(
+    pub fn new(
         server: Arc<Server>,
         first_attempt: TaskTrackerToken,
-        metrics: Arc<WorkerMetrics>,
+        metrics: ServerMetrics,
     ) -> Rc<Connection> {
         let state = State {
             phase: Phase::Connecting,
@@ -340,7 +340,7 @@ impl Connection {
         };
         drop(state);
         if let Some(outcome) = refused {
-            self.metrics.upstream_refused(self.server.index, outcome);
+            self.metrics.refused(outcome);
         }
         replies.deliver(id, reply);
         None
@@ -376,7 +376,7 @@ impl Connection {
             Phase::Connecting | Phase::Down => Instant::now(),
         };
         let (requester, epoch) = (Some((Rc::clone(replies), id)), self.server.epoch());
-        self.metrics.upstream_sent(self.server.index);
+        self.metrics.sent();
         PendingRequest { requester, sharers: Vec::new(), shape, keys, sent, epoch }
     }
 
@@ -384,7 +384,7 @@ impl Connection {
     fn share(&self, mut state: RefMut<'_, State>, same: usize, replies: &Rc<PendingReplies>, id: ReplyId) {
         if let Some(same) = state.pending.get_mut(same) {
             same.sharers.push((Rc::clone(replies), id));
-            self.metrics.upstream_shared(self.server.index);
+            self.metrics.shared();
         }
     }
 

@@ -39,7 +39,8 @@ const MAX_RELAPSES: u32 = 2;
 /// The health of one server.
 #[derive(Debug)]
 pub struct Health {
-    spec: HealthSpec,
+    /// Replies that take longer are slow, in ns. The largest number if slow servers are not looked for.
+    slow: AtomicU64,
     /// The percentage of requests that are sent: 100 when healthy, 0 when sick.
     share: AtomicU8,
     /// Counts the requests of a half-open server, to send `share` of each hundred.
@@ -51,6 +52,7 @@ pub struct Health {
 
 #[derive(Debug)]
 struct Decided {
+    spec: HealthSpec,
     state: HealthState,
     /// The slots of the last second, oldest first.
     slots: VecDeque<Slot>,
@@ -73,6 +75,13 @@ struct Slot {
     bad: u64,
 }
 
+/// Of [`Health::slow`]: no reply is slow.
+const NEVER: u64 = u64::MAX;
+
+fn slow_ns(spec: HealthSpec) -> u64 {
+    if spec.enabled { u64::try_from(spec.slow.as_nanos()).unwrap_or(NEVER) } else { NEVER }
+}
+
 fn slot(now: Duration) -> u64 {
     (now.as_millis() as u64 / (1000 / SLOTS)) & 0xffff_ffff
 }
@@ -81,6 +90,7 @@ impl Health {
     /// A healthy server.
     pub fn new(spec: HealthSpec) -> Health {
         let decided = Decided {
+            spec,
             state: HealthState::Healthy,
             slots: VecDeque::with_capacity(SLOTS as usize + 1),
             failures: 0,
@@ -92,7 +102,13 @@ impl Health {
             recovering: false,
         };
         let (share, turn, good) = (AtomicU8::new(100), AtomicU32::new(0), AtomicU64::new(0));
-        Health { spec, share, turn, good, decided: Mutex::new(decided) }
+        Health { slow: AtomicU64::new(slow_ns(spec)), share, turn, good, decided: Mutex::new(decided) }
+    }
+
+    /// From now on, these rules apply.
+    pub fn set_spec(&self, spec: HealthSpec) {
+        self.slow.store(slow_ns(spec), Relaxed);
+        self.decided().spec = spec;
     }
 
     fn decided(&self) -> MutexGuard<'_, Decided> {
@@ -119,10 +135,7 @@ impl Health {
 
     /// This many requests were answered, each after this time. Returns the new state if it changes.
     pub fn answered(&self, count: u64, took: Duration, now: Duration) -> Option<HealthState> {
-        if !self.spec.enabled {
-            return None;
-        }
-        if took > self.spec.slow {
+        if took.as_nanos() > u128::from(self.slow.load(Relaxed)) {
             return self.bad(count, false, now);
         }
         let at = slot(now);
@@ -135,7 +148,7 @@ impl Health {
 
     /// This many requests timed out at once. Returns the new state if it changes.
     pub fn timed_out(&self, count: u64, now: Duration) -> Option<HealthState> {
-        if self.spec.enabled { self.bad(count, true, now) } else { None }
+        if self.slow.load(Relaxed) == NEVER { None } else { self.bad(count, true, now) }
     }
 
     /// Moves the good replies of an earlier slot to the list, except the newest `mine`, and drops what is older than a second.
@@ -173,16 +186,16 @@ impl Health {
             bad_slots += usize::from(slot.bad > 0);
         }
         let all = good + bad;
-        let slow = all >= self.spec.min_requests
+        let slow = all >= decided.spec.min_requests
             && bad_slots >= MIN_BAD_SLOTS
-            && bad as f64 >= self.spec.slow_share * all as f64;
-        if !slow && decided.failures < self.spec.failures {
+            && bad as f64 >= decided.spec.slow_share * all as f64;
+        if !slow && decided.failures < decided.spec.failures {
             return None;
         }
         let relapsed = decided.state == HealthState::HalfOpen
             || decided.recovered.is_some_and(|recovered| now.saturating_sub(recovered) < RELAPSE);
         decided.relapses = if relapsed { (decided.relapses + 1).min(MAX_RELAPSES) } else { 0 };
-        decided.pause = self.spec.probe_interval;
+        decided.pause = decided.spec.probe_interval;
         self.enter(&mut decided, HealthState::Sick, 0)
     }
 
@@ -212,14 +225,14 @@ impl Health {
     /// A probe was answered after this time, or not at all. Returns the new state if it changes.
     pub fn probed(&self, took: Option<Duration>) -> Option<HealthState> {
         let mut decided = self.decided();
-        if took.is_none_or(|took| took > self.spec.slow) {
+        if took.is_none_or(|took| took > decided.spec.slow) {
             decided.good_probes = 0;
-            decided.pause = (decided.pause * 2).min(self.spec.probe_max_interval);
+            decided.pause = (decided.pause * 2).min(decided.spec.probe_max_interval);
             return None;
         }
-        decided.pause = self.spec.probe_interval;
+        decided.pause = decided.spec.probe_interval;
         decided.good_probes += 1;
-        if decided.good_probes < self.spec.recover_probes << decided.relapses {
+        if decided.good_probes < decided.spec.recover_probes << decided.relapses {
             return None;
         }
         self.enter(&mut decided, HealthState::HalfOpen, FIRST_SHARE)

@@ -25,7 +25,7 @@ const MAX_AT_HAND: usize = 4;
 /// The memory of one worker's clients.
 pub struct MemoryBudget {
     /// The limit for all clients together, in bytes.
-    budget: usize,
+    budget: Cell<usize>,
     total: Arc<AtomicUsize>,
     pool: Arc<BufferPool>,
     /// A few of the smallest buffers, which are taken without locking the pool's mutex.
@@ -50,6 +50,8 @@ pub(super) trait BudgetedClient {
     fn was_active(&self) -> bool;
     /// Has the client's connection closed, and frees the large replies that have arrived for it.
     fn close(&self, why: CloseReason);
+    /// Wakes its task.
+    fn wake(&self);
 }
 
 /// Why Kennel closes a client's connection.
@@ -68,7 +70,7 @@ impl MemoryBudget {
     pub fn new(budget: usize, metrics: Arc<WorkerMetrics>) -> Rc<MemoryBudget> {
         let (total, pool) = Default::default();
         let (at_hand, slots, clients) = Default::default();
-        Rc::new(MemoryBudget { budget, total, pool, at_hand, slots, clients, metrics })
+        Rc::new(MemoryBudget { budget: Cell::new(budget), total, pool, at_hand, slots, clients, metrics })
     }
 
     /// Adds a client.
@@ -86,12 +88,12 @@ impl MemoryBudget {
 
     /// Whether more than half of the budget is used. Then each client should have at most one request in flight.
     pub fn is_tight(&self) -> bool {
-        self.total.load(Relaxed) > self.budget / 2
+        self.total.load(Relaxed) > self.budget.get() / 2
     }
 
     /// Closes the clients that hold most, until the others are within the budget.
     pub(super) fn enforce(&self) {
-        while self.total.load(Relaxed) > self.budget {
+        while self.total.load(Relaxed) > self.budget.get() {
             let entries = self.clients.borrow();
             let clients = entries.values().filter_map(|entry| entry.client.upgrade());
             let Some(largest) = clients.max_by_key(|client| client.held()).filter(|client| client.held() > 0)
@@ -124,6 +126,17 @@ impl MemoryBudget {
     /// Frees the buffers that were not needed since the last call.
     pub fn free_unused(&self) {
         self.pool.free_unused();
+    }
+
+    /// From now on, this many bytes.
+    pub fn set_budget(&self, budget: usize) {
+        self.budget.set(budget);
+    }
+
+    /// Wakes the tasks of all clients.
+    pub fn wake_all(&self) {
+        let clients: Vec<_> = self.clients.borrow().values().map(|entry| entry.client.clone()).collect();
+        clients.iter().filter_map(Weak::upgrade).for_each(|client| client.wake());
     }
 
     /// Closes the idle clients. A client for which `rebuilds` is true is not idle: others wait for the value it rebuilds.

@@ -208,6 +208,10 @@ impl BudgetedClient for PendingReplies {
         self.usage.as_ref().is_none_or(|usage| usage.active.replace(false) || usage.busy.get())
     }
 
+    fn wake(&self) {
+        PendingReplies::wake(self);
+    }
+
     fn close(&self, why: CloseReason) {
         let Some(usage) = &self.usage else { return };
         if usage.closing.get().is_none() {

@@ -10,9 +10,8 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use super::connection::Connection;
 use super::placement_cache::PlacementCache;
 use super::ring::Ring;
-use super::server::Server;
+use super::server::{Server, ServerLimits};
 use super::spec::{OnError, OtherKind, PoolSpec, ServerSpec};
-use crate::metrics::WorkerMetrics;
 
 /// The part of a pool that all workers share.
 pub struct SharedPool {
@@ -32,14 +31,24 @@ struct OtherPool {
 }
 
 impl SharedPool {
-    /// Creates the pool of a specification and starts its embedded servers. `first` is the index of its first server among
-    /// those of all pools.
-    pub fn new(spec: &PoolSpec, first: usize, clock: fn() -> u64) -> io::Result<SharedPool> {
-        let new_server = |(index, server): (usize, &ServerSpec)| {
-            let server = Server::new(index, server, spec.connect_timeout, spec.request_timeout, clock)?;
-            Ok(Arc::new(server.with_health(spec.health)))
+    /// Creates the pool of a specification and starts its embedded servers.
+    ///
+    /// # Errors
+    /// An embedded server cannot be started.
+    pub fn new(spec: &PoolSpec, clock: fn() -> u64) -> io::Result<SharedPool> {
+        SharedPool::with_known(spec, &[], clock)
+    }
+
+    /// The same, with the servers of an earlier pool as far as the specification has them too.
+    ///
+    /// # Errors
+    /// An embedded server cannot be started.
+    pub fn with_known(spec: &PoolSpec, known: &[Arc<Server>], clock: fn() -> u64) -> io::Result<SharedPool> {
+        let of_spec = |spec_of: &ServerSpec| match known.iter().find(|server| server.is_of(spec_of)) {
+            Some(known) => Ok(Arc::clone(known)),
+            None => Server::new(spec_of, spec, clock).map(Arc::new),
         };
-        let all = (first..).zip(spec.all_servers()).map(new_server).collect::<io::Result<Vec<_>>>()?;
+        let all = spec.all_servers().map(of_spec).collect::<io::Result<Vec<_>>>()?;
         let other = spec.other.as_ref().zip(spec.other_pool()).map(|(other, spec)| {
             let of = |listed: &ServerSpec| all.iter().find(|server| *server.address() == listed.address);
             let servers = spec.servers.iter().filter_map(of).cloned().collect();
@@ -47,6 +56,12 @@ impl SharedPool {
         });
         let own = all[..spec.servers.len()].to_vec();
         Ok(SharedPool::of_servers(spec, own, other))
+    }
+
+    /// Applies the time limits of a specification to the servers, which an earlier pool may have used with others.
+    pub fn apply_limits(&self, spec: &PoolSpec) {
+        let limits = ServerLimits::of(spec);
+        self.all_servers().for_each(|server| server.set_limits(&limits));
     }
 
     fn of_servers(spec: &PoolSpec, servers: Vec<Arc<Server>>, other: Option<OtherPool>) -> SharedPool {
@@ -81,10 +96,15 @@ impl SharedPool {
         others.filter(|server| !self.servers.iter().any(|own| Arc::ptr_eq(own, server)))
     }
 
+    /// The servers of both lists, each once: those of the pool first.
+    pub fn all_servers(&self) -> impl Iterator<Item = &Arc<Server>> {
+        self.servers.iter().chain(self.further_servers())
+    }
+
     /// The pool of one worker. With several workers, call this for all of them before any begins to connect.
     pub fn for_worker(self: &Arc<Self>) -> UnconnectedPool {
         let first_attempt = |server: &Arc<Server>| (Arc::clone(server), server.first_attempt());
-        let first_attempts = self.servers.iter().chain(self.further_servers()).map(first_attempt).collect();
+        let first_attempts = self.all_servers().map(first_attempt).collect();
         UnconnectedPool { shared: Arc::clone(self), first_attempts }
     }
 }
@@ -94,6 +114,13 @@ pub struct UnconnectedPool {
     shared: Arc<SharedPool>,
     /// The servers of both lists, each once.
     first_attempts: Vec<(Arc<Server>, TaskTrackerToken)>,
+}
+
+impl UnconnectedPool {
+    /// The number of servers of both lists.
+    pub fn servers(&self) -> usize {
+        self.first_attempts.len()
+    }
 }
 
 /// A pool of one worker.
@@ -106,11 +133,15 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Creates the worker's connections, which must be driven to do anything: see [`Connection::drive`].
-    pub fn new(unconnected: UnconnectedPool, metrics: &Arc<WorkerMetrics>) -> Pool {
+    /// The worker's pool. `connect` returns the connection to a server of the pool, given by its position among the servers of both
+    /// lists. A new one must be driven to do anything: see [`Connection::drive`].
+    pub fn new(
+        unconnected: UnconnectedPool,
+        mut connect: impl FnMut(usize, Arc<Server>, TaskTrackerToken) -> Rc<Connection>,
+    ) -> Pool {
         let UnconnectedPool { shared, first_attempts } = unconnected;
-        let connect = |(server, first_attempt)| Connection::new(server, first_attempt, Arc::clone(metrics));
-        let mut connections: Vec<_> = first_attempts.into_iter().map(connect).collect();
+        let all = first_attempts.into_iter().enumerate();
+        let mut connections: Vec<_> = all.map(|(at, (server, first))| connect(at, server, first)).collect();
         let further = connections.split_off(shared.servers.len());
         Pool { shared, connections, further, placements: PlacementCache::default() }
     }

@@ -56,12 +56,12 @@ pub(crate) async fn open(
     random: &mut Random,
 ) -> Result<(Socket, Capabilities), ConnectionError> {
     let timed_out = |_| ConnectionError::Io(io::ErrorKind::TimedOut.into());
-    let connecting = timeout(server.connect_timeout, server.connect());
+    let connecting = timeout(server.connect_timeout(), server.connect());
     let mut socket = connecting.await.map_err(timed_out)?.map_err(ConnectionError::Io)?;
     let mut capabilities = Capabilities::default();
-    let reading = timeout(server.request_timeout, read_item_size(&mut socket));
+    let reading = timeout(server.request_timeout(), read_item_size(&mut socket));
     capabilities.item_size = reading.await.map_err(timed_out)??;
-    let mut probe = Probe { socket: &mut socket, limit: server.request_timeout, version: String::new() };
+    let mut probe = Probe { socket: &mut socket, limit: server.request_timeout(), version: String::new() };
     for _ in 0..MAX_PROBES {
         let key = format!("@probe:{:016x}", random.below(u64::MAX));
         capabilities.missing_feature = probe.run(&key).await?;
@@ -363,7 +363,7 @@ mod tests {
         let address = Address::Tcp { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() };
         let spec = ServerSpec { address, weight: 1, name: None };
         let limit = Duration::from_secs(5);
-        let server = Server::new(0, &spec, limit, limit, || 1_700_000_000_000).unwrap();
+        let server = Server::with_timeout(&spec, limit);
         let answering = async {
             let mut socket = BufStream::new(listener.accept().await.unwrap().0);
             let (mut keys, mut line) = (HashSet::new(), String::new());

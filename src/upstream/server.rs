@@ -1,7 +1,7 @@
 //! One memcached server, shared by all workers.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::capabilities::Capabilities;
 use super::health::Health;
-use super::spec::{Address, HealthSpec, ServerSpec};
+use super::spec::{Address, HealthSpec, PoolSpec, ServerSpec};
 use crate::embedded::Embedded;
 
 /// A connection's socket.
@@ -22,15 +22,20 @@ pub(super) type Socket = Either<TcpStream, UnixStream>;
 /// memcached's default item size limit (`-I`), in bytes.
 const DEFAULT_ITEM_SIZE: usize = 1024 * 1024;
 
+/// How many servers have been created.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
+
 /// One memcached server.
 ///
 /// Its *epoch* counts the connections that all workers have made to it. A CAS number read at epoch n is valid over a connection
 /// made at epoch n or earlier: while that connection is open, the server has not restarted, and so has not reset its CAS
 /// counter.
 pub struct Server {
-    /// Its index among the servers of all pools, for the metrics.
-    pub index: usize,
+    /// Unique in the process.
+    number: u64,
     address: Address,
+    /// Its name on the ring, if that is not its address.
+    name: Option<String>,
     embedded: Option<Embedded>,
     epoch: AtomicU32,
     /// The workers' first connection attempts that have not ended.
@@ -38,22 +43,41 @@ pub struct Server {
     item_size: AtomicUsize,
     /// The result of the latest probe; `None` before the first.
     capabilities: Mutex<Option<Capabilities>>,
-    /// Whether it answers in time. Switched off unless [`Self::with_health`] sets it.
+    /// Whether it answers in time.
     pub(super) health: Health,
     created: Instant,
+    /// In ns.
+    connect_timeout: AtomicU64,
+    /// In ns.
+    request_timeout: AtomicU64,
+}
+
+/// The time limits of a server, and when it counts as sick.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ServerLimits {
     pub(super) connect_timeout: Duration,
     pub(super) request_timeout: Duration,
+    pub(super) health: HealthSpec,
+}
+
+impl ServerLimits {
+    /// Those of a pool.
+    pub(super) fn of(pool: &PoolSpec) -> ServerLimits {
+        let PoolSpec { connect_timeout, request_timeout, health, .. } = *pool;
+        ServerLimits { connect_timeout, request_timeout, health }
+    }
 }
 
 impl Server {
     /// Creates the server of a specification, and starts it if it is embedded.
-    pub fn new(
-        index: usize,
-        spec: &ServerSpec,
-        connect_timeout: Duration,
-        request_timeout: Duration,
-        clock: fn() -> u64,
-    ) -> io::Result<Server> {
+    ///
+    /// # Errors
+    /// An embedded server cannot be started.
+    pub fn new(spec: &ServerSpec, pool: &PoolSpec, clock: fn() -> u64) -> io::Result<Server> {
+        Server::with_limits(spec, &ServerLimits::of(pool), clock)
+    }
+
+    fn with_limits(spec: &ServerSpec, limits: &ServerLimits, clock: fn() -> u64) -> io::Result<Server> {
         let embedded = match spec.address {
             Address::Embedded { limit } => Some(Embedded::start(limit, clock)?),
             _ => None,
@@ -61,18 +85,41 @@ impl Server {
         let first_attempts = TaskTracker::new();
         first_attempts.close();
         Ok(Server {
-            index,
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             address: spec.address.clone(),
+            name: spec.name.clone(),
             embedded,
             epoch: AtomicU32::new(0),
             first_attempts,
             item_size: AtomicUsize::new(DEFAULT_ITEM_SIZE),
             capabilities: Mutex::default(),
-            health: Health::new(HealthSpec { enabled: false, ..HealthSpec::for_timeout(request_timeout) }),
+            health: Health::new(limits.health),
             created: Instant::now(),
-            connect_timeout,
-            request_timeout,
+            connect_timeout: AtomicU64::new(nanos(limits.connect_timeout)),
+            request_timeout: AtomicU64::new(nanos(limits.request_timeout)),
         })
+    }
+
+    /// Whether this is the server of a specification, whatever its weight.
+    pub(super) fn is_of(&self, spec: &ServerSpec) -> bool {
+        self.address == spec.address && self.name == spec.name
+    }
+
+    /// From now on, these limits apply.
+    pub(super) fn set_limits(&self, limits: &ServerLimits) {
+        self.health.set_spec(limits.health);
+        self.connect_timeout.store(nanos(limits.connect_timeout), Ordering::Relaxed);
+        self.request_timeout.store(nanos(limits.request_timeout), Ordering::Relaxed);
+    }
+
+    /// The time limit of a connection attempt.
+    pub(super) fn connect_timeout(&self) -> Duration {
+        Duration::from_nanos(self.connect_timeout.load(Ordering::Relaxed))
+    }
+
+    /// The time limit of one request.
+    pub(super) fn request_timeout(&self) -> Duration {
+        Duration::from_nanos(self.request_timeout.load(Ordering::Relaxed))
     }
 
     /// An embedded server of 1 MiB.
@@ -80,17 +127,25 @@ impl Server {
     pub(super) fn embedded() -> Server {
         let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
         let spec = ServerSpec { address, weight: 1, name: None };
-        Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap()
+        Server::with_timeout(&spec, second)
     }
 
-    /// The same server, which becomes sick by these rules.
-    pub(super) fn with_health(self, spec: HealthSpec) -> Server {
-        Server { health: Health::new(spec), ..self }
+    /// A server with this time limit, which never becomes sick.
+    #[cfg(test)]
+    pub(crate) fn with_timeout(spec: &ServerSpec, limit: Duration) -> Server {
+        let health = HealthSpec { enabled: false, ..HealthSpec::for_timeout(limit) };
+        let limits = ServerLimits { connect_timeout: limit, request_timeout: limit, health };
+        Server::with_limits(spec, &limits, || 1_700_000_000_000).unwrap()
     }
 
     /// A moment, for its [`Health`].
     pub(super) fn since_created(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.created)
+    }
+
+    /// Its number, unique in the process.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// Where it listens.
@@ -152,6 +207,10 @@ impl Server {
             (Address::Embedded { .. }, None) => Err(io::ErrorKind::NotConnected.into()),
         }
     }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ pub struct ServerSpec {
 }
 
 /// How a key's hash selects a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Distribution {
     /// libmemcached's weighted ketama, which is also twemproxy's `distribution: ketama, hash: md5`.
     Ketama,
@@ -59,7 +59,7 @@ pub enum Distribution {
 }
 
 /// The hash function of keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Hash {
     /// The first little-endian u32 of the MD5 digest.
     Md5,

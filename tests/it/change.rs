@@ -78,7 +78,14 @@ fn holders(servers: &[Memcached]) -> BTreeMap<String, Vec<usize>> {
     held
 }
 
-fn walk_quietly(failover: bool) {
+/// How a sidecar takes the next step.
+#[derive(Clone, Copy)]
+enum Deployment {
+    Restart,
+    Reload,
+}
+
+fn walk_quietly(failover: bool, deployment: Deployment) {
     let servers = servers();
     let mut sidecars: Vec<Kennel> = (0..3).map(|_| Kennel::start(&toml(&servers, 0, failover))).collect();
     assert_eq!(read_all(&sidecars[0], "v0"), (200, 0));
@@ -86,7 +93,14 @@ fn walk_quietly(failover: bool) {
     let mut total = (0, 0);
     for step in 1..STEPS {
         for at in 0..sidecars.len() {
-            sidecars[at] = Kennel::start(&toml(&servers, step, failover));
+            let toml = toml(&servers, step, failover);
+            match deployment {
+                Deployment::Restart => sidecars[at] = Kennel::start(&toml),
+                Deployment::Reload => {
+                    let (status, changes) = sidecars[at].reload(&toml);
+                    assert_eq!(status, 200, "{changes}");
+                }
+            }
             for sidecar in &sidecars {
                 let (built, served) = read_all(sidecar, &format!("v{step}"));
                 println!("step {step}, sidecar {at}: {built} built, {served} served meanwhile");
@@ -103,12 +117,17 @@ fn walk_quietly(failover: bool) {
 
 #[test]
 fn a_moved_key_costs_one_rebuild_and_its_old_value_is_served_meanwhile() {
-    walk_quietly(true);
+    walk_quietly(true, Deployment::Restart);
 }
 
 #[test]
 fn a_moved_key_costs_one_rebuild_without_failover_too() {
-    walk_quietly(false);
+    walk_quietly(false, Deployment::Restart);
+}
+
+#[test]
+fn a_moved_key_costs_one_rebuild_if_the_sidecars_are_not_restarted_but_reloaded() {
+    walk_quietly(true, Deployment::Reload);
 }
 
 /// Sixty keys of a database, each with one writer, in front of which three sidecars are replaced.
@@ -218,7 +237,11 @@ impl Site {
 }
 
 /// Walks the fleet through the change, one sidecar after the other. `meanwhile` is called before each step.
-fn walk_under_load(failover: bool, mut meanwhile: impl FnMut(usize, &mut Vec<Memcached>)) {
+fn walk_under_load(
+    failover: bool,
+    deployment: Deployment,
+    mut meanwhile: impl FnMut(usize, &mut Vec<Memcached>),
+) {
     let mut servers = servers();
     let site = Site::new(&servers, failover);
     std::thread::scope(|scope| {
@@ -237,9 +260,18 @@ fn walk_under_load(failover: bool, mut meanwhile: impl FnMut(usize, &mut Vec<Mem
         for step in 1..STEPS {
             meanwhile(step, &mut servers);
             for sidecar in &site.sidecars {
-                let next = Kennel::start(&toml(&servers, step, failover));
-                let before = std::mem::replace(&mut *sidecar.write().expect("no panic"), next);
-                drop(before);
+                let toml = toml(&servers, step, failover);
+                match deployment {
+                    Deployment::Restart => {
+                        let next = Kennel::start(&toml);
+                        let before = std::mem::replace(&mut *sidecar.write().expect("no panic"), next);
+                        drop(before);
+                    }
+                    Deployment::Reload => {
+                        let (status, changes) = sidecar.read().expect("no panic").reload(&toml);
+                        assert_eq!(status, 200, "{changes}");
+                    }
+                }
                 site.go_on();
             }
         }
@@ -255,12 +287,17 @@ fn walk_under_load(failover: bool, mut meanwhile: impl FnMut(usize, &mut Vec<Mem
 
 #[test]
 fn no_acknowledged_change_is_lost_while_a_fleet_walks_through_a_change_of_its_servers() {
-    walk_under_load(true, |_, _| {});
+    walk_under_load(true, Deployment::Restart, |_, _| {});
 }
 
 #[test]
 fn no_acknowledged_change_is_lost_without_failover_either() {
-    walk_under_load(false, |_, _| {});
+    walk_under_load(false, Deployment::Restart, |_, _| {});
+}
+
+#[test]
+fn no_acknowledged_change_is_lost_while_the_sidecars_of_a_fleet_are_reloaded() {
+    walk_under_load(true, Deployment::Reload, |_, _| {});
 }
 
 fn base64(text: &str) -> String {

@@ -42,6 +42,7 @@ mod promise_6_replies_never_cross;
 mod promise_7_failure_degrades_to_a_miss;
 mod promise_8_raw_is_exact;
 mod raw;
+mod reload;
 mod returning_server;
 mod server_versions;
 mod shared_reads;

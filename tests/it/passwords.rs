@@ -267,3 +267,26 @@ fn sigterm_does_not_wait_for_a_client_that_has_not_given_its_password() {
     assert!(took < Duration::from_secs(3), "{took:?}");
     assert_eq!((unknown.rest(), known.rest()), (vec![], vec![]));
 }
+
+#[test]
+fn users_change_with_a_reload_and_whoever_is_in_stays_in() {
+    let (file, servers) = (AuthFile::new("user:pass\n"), memcacheds(1));
+    let toml = sidecar_toml(&addresses(&servers), &[raw("everything", "*")]);
+    let listener = format!("{{ address = \"127.0.0.1:0\", auth_file = {:?} }}", file.path());
+    let toml = toml.replacen("\"127.0.0.1:0\"", &listener, 1);
+    let kennel = Kennel::start(&toml);
+    let log_in = |password: &str| {
+        let mut client = kennel.client();
+        client.send(format!("set auth 0 0 {}\r\nuser {password}\r\n", 5 + password.len()).as_bytes());
+        let reply = client.line();
+        (client, reply)
+    };
+    let (mut inside, reply) = log_in("pass");
+    assert_eq!(reply, "STORED");
+    assert_ne!(log_in("fresh").1, "STORED");
+    std::fs::write(file.path(), "user:fresh\n").expect("write");
+    assert_eq!(kennel.reload(&toml).0, 200);
+    assert_eq!((log_in("fresh").1, log_in("pass").1 == "STORED"), ("STORED".to_owned(), false));
+    inside.store("a", b"v", 0);
+    assert_eq!(inside.get("a").as_deref(), Some(&b"v"[..]));
+}

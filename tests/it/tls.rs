@@ -36,9 +36,14 @@ impl Certificates {
     }
 
     fn make(&self, name: &str, ca: Option<&str>) {
+        self.make_for(name, ca, 2);
+    }
+
+    /// A certificate that is valid for so many days.
+    fn make_for(&self, name: &str, ca: Option<&str>, days: u32) {
         let (key, cert) = (self.path(&format!("{name}.key")), self.path(&format!("{name}.pem")));
         let mut command = Command::new("openssl");
-        command.args(["req", "-x509", "-nodes", "-days", "2", "-newkey", "ec"]);
+        command.args(["req", "-x509", "-nodes", "-newkey", "ec", "-days", &days.to_string()]);
         command.args(["-pkeyopt", "ec_paramgen_curve:prime256v1", "-config", &self.path("req")]);
         command.args(["-subj", &format!("/CN={name}"), "-keyout", &key, "-out", &cert, "-addext"]);
         match ca {
@@ -203,4 +208,49 @@ fn a_client_above_the_limit_is_closed_without_bytes_outside_tls() {
     let mut got = Vec::new();
     second.read_to_end(&mut got).expect("the end");
     assert_eq!(got, b"");
+}
+
+#[test]
+fn a_new_certificate_is_used_after_a_reload_and_no_connection_is_dropped() {
+    let (made, servers) = (Certificates::new(), memcacheds(1));
+    let toml = sidecar_toml(&addresses(&servers), &[raw("everything", "*")]);
+    let toml = toml.replacen("\"127.0.0.1:0\"", &made.listener("", ""), 1);
+    let kennel = Kennel::start(&toml);
+    let expiry = || kennel.metrics().sum("kennel_tls_certificate_expiry_timestamp_seconds", &["server.pem"]);
+    let days = |expiry: f64| {
+        let output = Command::new("date").arg("+%s").output().expect("run date").stdout;
+        let now: f64 = String::from_utf8_lossy(&output).trim().parse().expect("seconds");
+        ((expiry - now) / 86_400.0).round()
+    };
+    assert_eq!(days(expiry()), 2.0);
+    let mut held = python("hold", &kennel, &made.path("ca.pem"), &[]);
+    let mut output =
+        BufReader::new(held.stdout.take().expect("a pipe")).lines().map(|line| line.expect("a line"));
+    assert_eq!(output.next().as_deref(), Some("in"));
+    // A certificate without its key is refused, and the former one remains in use.
+    let (cert, key) = (made.path("server.pem"), made.path("server.key"));
+    let former = std::fs::read(&cert).expect("the certificate");
+    made.make_for("client", Some("other"), 9);
+    std::fs::copy(made.path("client.pem"), &cert).expect("copy");
+    let (status, why) = kennel.reload(&toml);
+    assert!(status == 422 && why.contains("is not the key of the certificate"), "{status} {why}");
+    assert_eq!(run_script("versions", &kennel, &made.path("ca.pem"), &[]), "TLSv1.2 ended\nTLSv1.3 ended\n");
+    assert_ne!(std::fs::read(&cert).expect("the certificate"), former);
+    // With its key: another CA's.
+    std::fs::copy(made.path("client.key"), &key).expect("copy");
+    let (status, changes) = kennel.reload(&toml);
+    assert_eq!((status, &changes[..]), (200, "nothing has changed\n"));
+    assert_eq!(days(expiry()), 9.0);
+    assert_eq!(run_script("refused", &kennel, &made.path("ca.pem"), &[]), "refused\n");
+    assert_eq!(
+        run_script("versions", &kennel, &made.path("other.pem"), &[]),
+        "TLSv1.2 ended\nTLSv1.3 ended\n"
+    );
+    assert_eq!(handshakes(&kennel, "done"), 5.0);
+    eventually("only the first client is connected", || {
+        kennel.metrics().sum("kennel_client_connections", &[]) == 1.0
+    });
+    let (status, _) = kennel.terminate();
+    assert_eq!((status.code(), output.next().as_deref()), (Some(0), Some("ended")), "closed only now");
+    assert!(held.wait().expect("its end").success());
 }

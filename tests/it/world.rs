@@ -361,6 +361,32 @@ impl Kennel {
         (status.expect("just checked"), took)
     }
 
+    /// Writes another configuration to its file, at once. The sidecar is not told.
+    pub(crate) fn write_config(&self, toml: &str) {
+        let (file, next) = (self.dir.join("kennel.toml"), self.dir.join("next.toml"));
+        std::fs::write(&next, toml).expect("write the configuration");
+        std::fs::rename(next, file).expect("replace the configuration");
+    }
+
+    /// Has it read this configuration: the status and body of the reply to `POST /reload`.
+    pub(crate) fn reload(&self, toml: &str) -> (u16, String) {
+        self.write_config(toml);
+        let reply = self.request("POST", "/reload");
+        let status = reply.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let body = reply.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        (status.unwrap_or_else(|| panic!("no reply: {reply:?}")), body.to_owned())
+    }
+
+    /// SIGHUP.
+    pub(crate) fn hang_up(&self) {
+        self.process.signal("HUP");
+    }
+
+    /// Its directory, with the configuration file `kennel.toml`.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Sends SIGTERM and does not wait.
     pub(crate) fn ask_to_terminate(&self) {
         self.process.signal("TERM");
@@ -384,10 +410,14 @@ impl Kennel {
 
     /// One HTTP/1.0 request to the admin listener: the whole response, empty if there is none.
     pub(crate) fn http(&self, path: &str) -> String {
+        self.request("GET", path)
+    }
+
+    fn request(&self, method: &str, path: &str) -> String {
         let Ok(mut stream) = TcpStream::connect(self.admin) else { return String::new() };
-        stream.set_read_timeout(Some(DEADLINE)).expect("a time-out above zero");
+        stream.set_read_timeout(Some(2 * DEADLINE)).expect("a time-out above zero");
         let mut reply = Vec::new();
-        let _ = stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: test\r\n\r\n").as_bytes());
+        let _ = stream.write_all(format!("{method} {path} HTTP/1.0\r\nHost: test\r\n\r\n").as_bytes());
         let _ = stream.read_to_end(&mut reply);
         String::from_utf8_lossy(&reply).into_owned()
     }

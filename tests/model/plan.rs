@@ -128,6 +128,7 @@ pub fn policy() -> Policy {
         early_beta: 0.0,
         max_ttl: Duration::ZERO,
         near: Duration::ZERO,
+        plan: 0,
     }
 }
 

@@ -362,6 +362,7 @@ fn guarded(n: u64, tags: usize, extra: usize, c: &mut Random) -> Guarded {
         early_beta: [0.0, 0.0, 0.0, 4.0][c.below(4) as usize],
         max_ttl: Duration::from_secs([0, 0, 2][c.below(3) as usize]),
         near: Duration::ZERO,
+        plan: 0,
     };
     let key = Bytes::from(format!("key{n}"));
     let lock = Bytes::copy_from_slice(&lock_key(&key));

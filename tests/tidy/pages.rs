@@ -239,7 +239,8 @@ pub(crate) fn wrong_configuration(page: &str, reference: &str) -> Vec<String> {
     for (number, line) in (1..).zip(page.lines()) {
         let mut complain = |what: String| problems.push(format!("docs/configuration.md:{number}: {what}"));
         if line.starts_with("## ") {
-            table = line.split('`').nth(1).filter(|code| code.starts_with('['));
+            // A key without a table has a section of its own.
+            table = line.split('`').nth(1).map(|code| if code.starts_with('[') { code } else { "" });
             is_entry = Some(false);
         } else if line.starts_with('#') {
             is_entry = line.starts_with("### Entries of ").then_some(true);

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::clock::unix_ms;
-use crate::config::Config;
+use crate::config;
 use crate::embedded::{Store, server};
 
 /// The memory limit of one memcached, in bytes. The demonstration stores a few hundred.
@@ -116,12 +116,12 @@ impl Cluster {
     ) -> Result<Cluster, Box<dyn std::error::Error>> {
         let memcacheds = Memcacheds::start(memcacheds)?;
         // Without the environment: KENNEL_… variables are for the user's own sidecar.
-        let config = Config::read(
+        let loaded = config::read(
             "the configuration of kennel demo",
             &configuration(&memcacheds.addresses, guard),
             [],
         )?;
-        let sidecars = (0..sidecars).map(|_| App::start(&config)).collect::<Result<_, _>>()?;
+        let sidecars = (0..sidecars).map(|_| App::start(loaded.clone())).collect::<Result<_, _>>()?;
         Ok(Cluster { sidecars, memcacheds })
     }
 

@@ -9,6 +9,7 @@ use super::table::Leases;
 
 /// What a `set` means for the leases of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, for one statement")]
 pub enum Attribution {
     /// It ends no rebuild of this sidecar.
     NoMiss,

@@ -55,6 +55,10 @@ impl PerOwner {
         PerOwner { max_bytes, bytes: 0, holdings, by_tokens, by_leases, leases: 0 }
     }
 
+    pub(super) fn set_max_bytes(&mut self, max_bytes: usize) {
+        self.max_bytes = max_bytes;
+    }
+
     fn bytes_of(key: &[u8], entry: &Entry) -> usize {
         let added_tags: usize =
             entry.token.added_tags.iter().map(|name| size_of_val(name) + name.len()).sum();

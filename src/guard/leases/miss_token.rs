@@ -30,6 +30,8 @@ pub struct MissToken {
     pub added_tags: TagNames,
     /// The fence of the place where the key was missed. The token holds in that place only.
     pub fence: u64,
+    /// The [`Policy::plan`] under which it was missed. The token holds under that plan only.
+    pub plan: u64,
     /// The time of the miss.
     pub at: Now,
     /// Until when the stale value is certain to remain, on the monotonic clock in ms. Afterwards another
@@ -43,8 +45,8 @@ impl MissToken {
     pub fn new(observed_cas: Option<Cas>, versions: Versions, inputs: &Inputs<'_>) -> MissToken {
         let added_tags =
             inputs.tags.iter().take(versions.len()).skip(inputs.rule_tags().len()).cloned().collect();
-        let fence = inputs.fence;
-        MissToken { observed_cas, versions, added_tags, fence, ..MissToken::unanswered(inputs.now) }
+        let (fence, plan) = (inputs.fence, inputs.policy.plan);
+        MissToken { observed_cas, versions, added_tags, fence, plan, ..MissToken::unanswered(inputs.now) }
     }
 
     /// A miss over a stub.
@@ -70,9 +72,15 @@ impl MissToken {
             versions,
             added_tags,
             fence: 0,
+            plan: 0,
             at,
             expires_at,
         }
+    }
+
+    /// Whether it holds in the place with this fence, under this plan.
+    pub fn holds(&self, fence: u64, plan: u64) -> bool {
+        (self.fence, self.plan) == (fence, plan)
     }
 
     /// The stub of a lease whose right to rebuild is a stub.
@@ -103,6 +111,7 @@ impl MissToken {
             cas: self.observed_cas.unwrap_or(Cas::NONE),
             stub: self.stub,
             fence: self.fence,
+            plan: self.plan,
             versions: self.versions.clone(),
         }
     }

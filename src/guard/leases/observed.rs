@@ -16,6 +16,8 @@ pub struct Observed {
     pub stub: Option<StubId>,
     /// The fence of the place where it was seen.
     pub fence: u64,
+    /// The [`Policy::plan`](crate::guard::Policy::plan) under which it was seen.
+    pub plan: u64,
     /// The versions of the rule's tags, possibly followed by those of others.
     pub versions: Versions,
 }
@@ -23,7 +25,7 @@ pub struct Observed {
 impl Observed {
     /// Matches no item.
     pub fn none() -> Observed {
-        Observed { cas: Cas::NONE, stub: None, fence: 0, versions: Versions::new() }
+        Observed { cas: Cas::NONE, stub: None, fence: 0, plan: 0, versions: Versions::new() }
     }
 
     /// Whether the item is still the one that was seen. A restarted server counts CAS numbers from one again,

@@ -79,12 +79,19 @@ pub struct Ended {
     pub commands: Commands,
     /// The fence of the place that they are for. They must not be sent to another.
     pub fence: u64,
+    /// The [`Policy::plan`] that they are for.
+    pub plan: u64,
 }
 
 impl<W> Leases<W> {
     /// A table whose entries may take `max_bytes`.
     pub fn new(max_bytes: usize) -> Leases<W> {
         Leases { keys: BTreeMap::new(), owners: PerOwner::new(max_bytes), evicted: 0, next: 0 }
+    }
+
+    /// From now on, its entries may take `max_bytes`. Those that take more make room for the next one.
+    pub fn set_max_bytes(&mut self, max_bytes: usize) {
+        self.owners.set_max_bytes(max_bytes);
     }
 
     /// Grants `owner` a lease. An older lease of this sidecar must have been lost, or this one could not have
@@ -103,7 +110,7 @@ impl<W> Leases<W> {
         // processed first. Numbers of two places cannot be compared.
         let won = |token: &MissToken| token.lock.or(token.observed_cas).map(|cas| (cas.epoch, cas.number));
         let is_later = |entry: &Entry| {
-            entry.is_lease() && entry.token.fence == token.fence && won(&entry.token) > won(&token)
+            entry.is_lease() && entry.token.holds(token.fence, token.plan) && won(&entry.token) > won(&token)
         };
         if self.keys.get(key).is_some_and(|state| state.entries.iter().any(is_later)) {
             return (None, self.record_miss(key, owner, token, policy));
@@ -114,8 +121,8 @@ impl<W> Leases<W> {
             if entry.is_lease() {
                 entry.kind = EntryKind::Miss;
                 self.owners.remove_lease(entry.owner, entry.id);
-                let (commands, fence) = (entry.release(), entry.token.fence);
-                ended.push(Ended { key: key.into(), end: LeaseEnd::Superseded, commands, fence });
+                let (commands, fence, plan) = (entry.release(), entry.token.fence, entry.token.plan);
+                ended.push(Ended { key: key.into(), end: LeaseEnd::Superseded, commands, fence, plan });
             }
         }
         let kind = EntryKind::Lease { renewing: false, orphan: false };
@@ -134,16 +141,16 @@ impl<W> Leases<W> {
             if token.observed_cas.is_none() {
                 return ended;
             }
-            let same_fence = token.fence == entry.token.fence;
-            if same_fence && (same_stub || token.observed_cas == entry.token.observed_cas) {
+            let same_place = token.holds(entry.token.fence, entry.token.plan);
+            if same_place && (same_stub || token.observed_cas == entry.token.observed_cas) {
                 let MissToken { versions, added_tags, at: Now { wall, .. }, .. } = token;
                 self.update_token(key, owner, |entry| {
                     (entry.versions, entry.added_tags, entry.at.wall) = (versions, added_tags, wall);
                 });
                 return ended;
             }
-            let (commands, fence) = (entry.token.unlock(), entry.token.fence);
-            ended.push(Ended { key: key.into(), end: LeaseEnd::Lost, commands, fence });
+            let (commands, fence, plan) = (entry.token.unlock(), entry.token.fence, entry.token.plan);
+            ended.push(Ended { key: key.into(), end: LeaseEnd::Lost, commands, fence, plan });
         }
         self.insert(key, owner, EntryKind::Miss, token, millis(policy.max_rebuild));
         self.make_room(&mut ended);
@@ -219,8 +226,8 @@ impl<W> Leases<W> {
             return AfterHit::Refreshes;
         }
         let ended = lease.map(|entry| {
-            let (commands, fence) = (entry.token.unlock(), entry.token.fence);
-            Ended { key: key.into(), end: LeaseEnd::Lost, commands, fence }
+            let (commands, fence, plan) = (entry.token.unlock(), entry.token.fence, entry.token.plan);
+            Ended { key: key.into(), end: LeaseEnd::Lost, commands, fence, plan }
         });
         self.remove_where(key, |entry| entry.owner == owner);
         self.remove_if_idle(key);
@@ -259,7 +266,7 @@ impl<W> Leases<W> {
                     && seen.stub.is_some()
                     && seen.stub == token.stub
                     && seen.versions == token.versions
-                    && seen.fence == token.fence
+                    && seen.holds(token.fence, token.plan)
                     && epoch(seen) == epoch(token)
             };
             for entry in
@@ -341,6 +348,7 @@ impl<W> Leases<W> {
                     end: LeaseEnd::Disconnected,
                     commands: entry.release(),
                     fence: entry.token.fence,
+                    plan: entry.token.plan,
                 });
             }
             self.remove_where(&key, |entry| entry.owner == owner);
@@ -372,6 +380,16 @@ impl<W> Leases<W> {
         entry.any(|entry| entry.id == id && entry.is_lease())
     }
 
+    /// Ends a lease whose key is now kept elsewhere, or has other tags. It becomes a plain miss, whose `set` is dropped. Returns
+    /// whether it was one.
+    pub fn end_lease(&mut self, key: &[u8], id: MissTokenId) -> bool {
+        let Some(entry) = self.find(key, id).filter(|entry| entry.is_lease()) else { return false };
+        entry.kind = EntryKind::Miss;
+        let owner = entry.owner;
+        self.owners.remove_lease(owner, id);
+        true
+    }
+
     /// The number of leases and of waiting requests.
     pub fn census(&self) -> (usize, usize) {
         (self.owners.leases(), self.keys.values().map(|state| state.waiters.len()).sum())
@@ -399,7 +417,8 @@ impl<W> Leases<W> {
     pub(super) fn make_room(&mut self, ended: &mut Vec<Ended>) {
         while let Some((key, id)) = self.owners.excess_lease() {
             let Some(entry) = self.find(&key, id) else { return };
-            let (owner, mut commands, fence) = (entry.owner, entry.release(), entry.token.fence);
+            let (owner, mut commands, fence, plan) =
+                (entry.owner, entry.release(), entry.token.fence, entry.token.plan);
             // The renewal in progress changes the CAS. The stub or lock will expire on its own.
             if let EntryKind::Lease { renewing: true, orphan } = entry.kind {
                 commands.clear();
@@ -411,13 +430,13 @@ impl<W> Leases<W> {
             }
             entry.kind = EntryKind::Miss;
             self.owners.remove_lease(owner, id);
-            ended.push(Ended { key, end: LeaseEnd::Limit, commands, fence });
+            ended.push(Ended { key, end: LeaseEnd::Limit, commands, fence, plan });
         }
         while let Some((key, id)) = self.owners.excess_token() {
             let entries = self.keys.get(&key).map(|state| &state.entries[..]).unwrap_or_default();
             if let Some(entry) = entries.iter().find(|entry| entry.id == id && entry.is_lease()) {
-                let (commands, fence) = (entry.release(), entry.token.fence);
-                ended.push(Ended { key: key.clone(), end: LeaseEnd::Limit, commands, fence });
+                let (commands, fence, plan) = (entry.release(), entry.token.fence, entry.token.plan);
+                ended.push(Ended { key: key.clone(), end: LeaseEnd::Limit, commands, fence, plan });
             }
             self.evicted += 1;
             self.remove_where(&key, |entry| entry.id == id);

@@ -316,7 +316,7 @@ fn a_fresh_hit_ends_an_earlier_miss_and_a_lease_unless_that_refreshes_this_very_
     leases.grant(KEY, 1.into(), refreshes, &Policy::default()).0.unwrap();
     assert_eq!(leases.hit(KEY, 1.into(), 7), AfterHit::Refreshes);
     let commands = Commands::from_iter([delete(ItemRef::Lock, Some(lock))]);
-    let ended = Ended { key: KEY.into(), end: LeaseEnd::Lost, commands, fence: 0 };
+    let ended = Ended { key: KEY.into(), end: LeaseEnd::Lost, commands, fence: 0, plan: 0 };
     assert_eq!(leases.hit(KEY, 1.into(), 8), AfterHit::Ended(vec![ended]));
     assert_eq!(set(&mut leases, 1, false), Attribution::NoMiss);
 }
@@ -471,7 +471,7 @@ fn a_later_win_ends_the_earlier_one_and_releases_its_lock() {
     // The value was evicted, and the second found a stub instead.
     let (id, superseded) = leases.grant(KEY, 2.into(), token(9), &policy);
     let commands = Commands::from_iter([delete(ItemRef::Lock, Some(lock))]);
-    let ended = Ended { key: KEY.into(), end: LeaseEnd::Superseded, commands, fence: 0 };
+    let ended = Ended { key: KEY.into(), end: LeaseEnd::Superseded, commands, fence: 0, plan: 0 };
     assert!(id.is_some() && superseded == [ended]);
     assert_eq!((leases.rebuilds(1), leases.rebuilds(2)), (false, true));
     // It may be stored only over what it saw, which has gone.
@@ -588,6 +588,7 @@ fn only_a_connection_with_a_miss_is_restricted_to_what_the_miss_saw() {
             cas: cas(number),
             stub: Some(StubId::of(number)),
             fence: 0,
+            plan: 0,
             versions: Versions::new(),
         })
     };

@@ -62,8 +62,8 @@ impl<W> Leases<W> {
             return ended;
         }
         if entry.is_lease() {
-            let (commands, fence) = (entry.release(), entry.token.fence);
-            ended.push(Ended { key: key.into(), end: LeaseEnd::Released, commands, fence });
+            let (commands, fence, plan) = (entry.release(), entry.token.fence, entry.token.plan);
+            ended.push(Ended { key: key.into(), end: LeaseEnd::Released, commands, fence, plan });
         }
         self.remove_where(key, |entry| entry.owner == owner);
         self.remove_if_idle(key);

@@ -73,7 +73,9 @@ impl Modify {
     ) -> bool {
         let may_store = |observed: &Observed| {
             let is_allowed = |item| observed.is_same(item) || observed.may_replace(item, versions, inputs);
-            observed.fence == inputs.fence && current.is_some_and(is_allowed)
+            observed.fence == inputs.fence
+                && observed.plan == inputs.policy.plan
+                && current.is_some_and(is_allowed)
         };
         self.observed.as_ref().is_some_and(|observed| !may_store(observed))
     }

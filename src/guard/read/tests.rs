@@ -24,6 +24,7 @@ fn policy() -> Policy {
         early_beta: 0.0,
         max_ttl: Duration::ZERO,
         near: Duration::ZERO,
+        plan: 0,
     }
 }
 

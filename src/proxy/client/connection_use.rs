@@ -51,6 +51,11 @@ impl ListenerClients {
         ListenerClients { number, listener, declared, detection: Mutex::default(), pooled }
     }
 
+    /// The number of the listener.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
     /// The owner of a new connection. `process`: the client's process id if known; then only connections of the same process
     /// may belong to one pool.
     pub fn owner(&self, connection: u64, process: Option<u32>) -> Owner {

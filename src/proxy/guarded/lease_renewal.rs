@@ -49,7 +49,7 @@ impl Proxy {
         self.queue_renewal(at, id, key.clone());
     }
 
-    fn queue_renewal(&self, at: u64, id: MissTokenId, key: GuardedKey) {
+    pub(in crate::proxy) fn queue_renewal(&self, at: u64, id: MissTokenId, key: GuardedKey) {
         let is_active =
             |lease: &DueLease| self.leases.shard(&lease.key.key).is_active(&lease.key.key, lease.id);
         self.renewals.push(DueLease { at, id, key }, is_active);

@@ -49,7 +49,11 @@ impl Proxy {
     /// server: the hit that ends the miss must be newer than the miss.
     pub(super) fn near_answer(&self, key: &GuardedKey, options: ReadOptions, client: &Client) -> NearAnswer {
         let policy = self.policy_of(key);
-        if policy.near.is_zero() || !key.has_view() || client.known_miss(key, self) != KnownMiss::No {
+        if policy.near.is_zero()
+            || !self.near.may_keep()
+            || !key.has_view()
+            || client.known_miss(key, self) != KnownMiss::No
+        {
             return NearAnswer::Read(None);
         }
         let last_read = self.near.values.borrow().last_read();

@@ -8,13 +8,19 @@ const FACTOR: u64 = 0x243f_6a88_85a3_08d3;
 /// Hashes keys. Two keys may have the same hash. A caller that compares only hashes may do unnecessary work then, but nothing
 /// wrong.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct KeyHasher {
+pub struct KeyHasher {
     seed: u64,
+}
+
+impl Default for KeyHasher {
+    fn default() -> KeyHasher {
+        KeyHasher::new()
+    }
 }
 
 impl KeyHasher {
     /// A hasher with a new random seed.
-    pub(crate) fn new() -> KeyHasher {
+    pub fn new() -> KeyHasher {
         KeyHasher { seed: RandomState::new().hash_one(FACTOR) }
     }
 
@@ -35,7 +41,7 @@ impl BuildHasher for KeyHasher {
 }
 
 /// The state of one hash.
-pub(crate) struct FoldHasher(u64);
+pub struct FoldHasher(u64);
 
 impl FoldHasher {
     fn fold(&mut self, word: [u8; 8]) {

@@ -27,6 +27,11 @@ impl LeaseTable {
         LeaseTable { shards, hasher: RandomState::new() }
     }
 
+    /// From now on, miss tokens may take up to `max_bytes`.
+    pub fn set_max_bytes(&self, max_bytes: usize) {
+        self.all().for_each(|mut leases| leases.set_max_bytes(max_bytes / SHARDS));
+    }
+
     /// The shard of this key, locked.
     pub(crate) fn shard(&self, key: &[u8]) -> MutexGuard<'_, Leases<WaitSender>> {
         let at = self.hasher.hash_one(key) as usize % SHARDS;

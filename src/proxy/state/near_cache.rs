@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::oneshot;
 
@@ -16,12 +17,18 @@ pub(crate) type NearRead = near::NearRead<ResultSender>;
 pub(crate) struct NearCache {
     pub(crate) values: RefCell<NearValues<ResultSender>>,
     pub(crate) changes: Arc<Changes>,
+    may_keep: Arc<AtomicBool>,
 }
 
 impl NearCache {
-    /// A cache of at most `memory` bytes. All workers count their changes in `changes`.
-    pub(crate) fn new(memory: usize, changes: Arc<Changes>) -> NearCache {
-        NearCache { values: RefCell::new(NearValues::new(memory)), changes }
+    /// A cache of at most `memory` bytes. All workers count their changes in `changes`, and keep nothing before `may_keep`.
+    pub(crate) fn new(memory: usize, changes: Arc<Changes>, may_keep: Arc<AtomicBool>) -> NearCache {
+        NearCache { values: RefCell::new(NearValues::new(memory)), changes, may_keep }
+    }
+
+    /// Whether values may be kept now.
+    pub(crate) fn may_keep(&self) -> bool {
+        self.may_keep.load(Ordering::Acquire)
     }
 
     /// Must be called when a command that may change this begins, and when it has ended.

@@ -33,6 +33,11 @@ impl OutageTable {
         OutageTable { outages, keys, changes, hasher: KeyHasher::new() }
     }
 
+    /// From now on, it keeps up to `memory` bytes of values.
+    pub fn set_memory(&self, memory: usize) {
+        self.outages.lock().unwrap_or_else(PoisonError::into_inner).set_memory(memory);
+    }
+
     fn last_change_of(&self, name: &[u8]) -> &AtomicU64 {
         &self.changes[self.hasher.hash(name) as usize % CHANGES]
     }

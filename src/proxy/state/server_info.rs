@@ -21,7 +21,7 @@ pub struct ServerInfo {
     /// Whether clients may send `flush_all`.
     pub flush_all: bool,
     /// The counters at the last `stats reset`. It does not reset the Prometheus counters.
-    pub baseline: Mutex<Option<Totals>>,
+    pub baseline: Arc<Mutex<Option<Totals>>>,
 }
 
 impl ServerInfo {

@@ -60,6 +60,11 @@ impl TagCache {
         }
     }
 
+    /// An empty cache that reuses a version for `keep`, and shares the write counters.
+    pub fn with_keep(&self, keep: Duration) -> TagCache {
+        TagCache { keep: u64::try_from(keep.as_millis()).unwrap_or(u64::MAX), ..self.clone() }
+    }
+
     /// Whether versions are cached.
     pub(crate) fn is_on(&self) -> bool {
         self.keep > 0
@@ -119,9 +124,8 @@ impl TagCache {
     /// Invalidates a tag's version in all workers, because it was written or found to be newer. The next reader requests the
     /// version: another worker may have written the tag again in the meantime.
     pub fn written(&self, name: &TagName) {
-        if self.is_on() {
-            self.count(name).fetch_add(1, Ordering::AcqRel);
-        }
+        // Counted even if this cache is off: that of the next configuration may be on.
+        self.count(name).fetch_add(1, Ordering::AcqRel);
     }
 
     fn count(&self, name: &[u8]) -> &AtomicU64 {

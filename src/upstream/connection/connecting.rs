@@ -56,7 +56,7 @@ impl Connection {
                 }
                 Err(error) => error,
             };
-            self.metrics.upstream_up(self.server.index, false);
+            self.metrics.up(false);
             let why = error.to_string();
             // Attempts are made several times a second. A different error may follow the first, and is logged too, but later.
             let skip = logged.as_ref().is_some_and(|(last, at)| *last == why || at.elapsed() < LOG_AGAIN);
@@ -74,7 +74,7 @@ impl Connection {
     /// them.
     pub(super) fn opened(&self, epoch: u32, found: &Capabilities) {
         info!(server = %self.server.address(), version = %found.version, "connected");
-        self.metrics.upstream_connected(self.server.index, found.missing_feature.is_none());
+        self.metrics.connected(found.missing_feature.is_none());
         self.set_capabilities(found);
         let mut state = self.state.borrow_mut();
         (state.phase, state.epoch) = (Phase::Up, epoch);
@@ -91,7 +91,7 @@ impl Connection {
             if let Some((replies, id)) = &request.requester
                 && cas_epoch.is_some_and(|cas_epoch| epoch > cas_epoch)
             {
-                self.metrics.upstream_withdrawn(self.server.index);
+                self.metrics.withdrawn();
                 replies.deliver(*id, Reply::StaleCas);
             } else {
                 state.output.extend_from_slice(&command);
@@ -115,7 +115,7 @@ impl Connection {
             (Some(_), None) => info!(server = %address, %version, "can guard again"),
             _ => {}
         }
-        self.metrics.upstream_guards(self.server.index, found.missing_feature.is_none());
+        self.metrics.guards(found.missing_feature.is_none());
         self.state.borrow_mut().missing_feature = found.missing_feature;
     }
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::Connection;
-use crate::metrics::{HealthState, WorkerMetrics};
+use crate::metrics::{HealthState, ServerMetrics};
 use crate::upstream::server::{Server, Socket};
 
 impl Connection {
@@ -19,14 +19,14 @@ impl Connection {
         let first = self.server.health.begin_recovery();
         report(&self.server, &self.metrics, to, first);
         if first {
-            spawn_local(recover(Arc::clone(&self.server), Arc::clone(&self.metrics)));
+            spawn_local(recover(Arc::clone(&self.server), self.metrics.clone()));
         }
     }
 }
 
 /// Logs and counts a change, once for the whole process. `was_healthy` is whether the server was healthy before.
-fn report(server: &Server, metrics: &WorkerMetrics, to: HealthState, was_healthy: bool) {
-    metrics.upstream_health(server.index, to, was_healthy);
+fn report(server: &Server, metrics: &ServerMetrics, to: HealthState, was_healthy: bool) {
+    metrics.health(to, was_healthy);
     let server = server.address();
     match to {
         HealthState::Sick => {
@@ -38,7 +38,7 @@ fn report(server: &Server, metrics: &WorkerMetrics, to: HealthState, was_healthy
 }
 
 /// Probes a sick server until it is healthy.
-async fn recover(server: Arc<Server>, metrics: Arc<WorkerMetrics>) {
+async fn recover(server: Arc<Server>, metrics: ServerMetrics) {
     let mut socket = None;
     while let Some(pause) = server.health.pause() {
         sleep(pause).await;
@@ -62,10 +62,10 @@ async fn recover(server: Arc<Server>, metrics: Arc<WorkerMetrics>) {
 async fn probe(server: &Server, socket: &mut Option<Socket>) -> Option<Duration> {
     let mut open = match socket.take() {
         Some(open) => open,
-        None => timeout(server.connect_timeout, server.connect()).await.ok()?.ok()?,
+        None => timeout(server.connect_timeout(), server.connect()).await.ok()?.ok()?,
     };
     let sent = Instant::now();
-    timeout(server.request_timeout, no_op(&mut open)).await.ok()?.ok()?;
+    timeout(server.request_timeout(), no_op(&mut open)).await.ok()?.ok()?;
     *socket = Some(open);
     Some(sent.elapsed())
 }

@@ -174,7 +174,7 @@ impl Connection {
     fn count(&self, completed: &Completed, now: Instant) {
         if completed.count > 0 {
             let took = now.saturating_duration_since(completed.sent);
-            self.metrics.upstream_ended(self.server.index, UpstreamOutcome::Ok, took, completed.count);
+            self.metrics.ended(UpstreamOutcome::Ok, took, completed.count);
             let at = self.server.since_created(now);
             if let Some(to) = self.server.health.answered(completed.count, took, at) {
                 self.health_changed(to);
@@ -185,7 +185,7 @@ impl Connection {
     /// When the first live request times out, or, if all have timed out, when the connection is given up.
     fn next_deadline(&self, last_read: Instant) -> Option<Instant> {
         let state = self.state.borrow();
-        let limit = self.server.request_timeout;
+        let limit = self.server.request_timeout();
         match state.pending.get(state.timed_out) {
             Some(request) => Some(request.sent + limit),
             None => Some(state.pending.front()?.sent.max(last_read) + limit * STALLED_TIMEOUTS),
@@ -195,7 +195,7 @@ impl Connection {
     /// Times out the requests that are due. Returns true if the connection must be given up.
     fn time_out(&self, last_read: Instant) -> bool {
         let now = Instant::now();
-        let limit = self.server.request_timeout;
+        let limit = self.server.request_timeout();
         let mut state = self.state.borrow_mut();
         let mut ended = 0;
         loop {
@@ -206,12 +206,7 @@ impl Connection {
             };
             if let Some((replies, id)) = request.requester.take() {
                 ended += 1;
-                self.metrics.upstream_ended(
-                    self.server.index,
-                    UpstreamOutcome::Timeout,
-                    now - request.sent,
-                    1,
-                );
+                self.metrics.ended(UpstreamOutcome::Timeout, now - request.sent, 1);
                 for (replies, id) in request.sharers.drain(..).chain([(replies, id)]) {
                     replies.deliver(id, Reply::Failed(Failure::TimedOut));
                 }
@@ -257,7 +252,7 @@ impl Connection {
         let now = Instant::now();
         for request in requests {
             if let Some((replies, id)) = request.requester {
-                self.metrics.upstream_ended(self.server.index, outcome, now - request.sent, 1);
+                self.metrics.ended(outcome, now - request.sent, 1);
                 for (replies, id) in request.sharers.into_iter().chain([(replies, id)]) {
                     replies.deliver(id, Reply::Failed(failure));
                 }

@@ -21,7 +21,7 @@ fn connection() -> Rc<Connection> {
     let metrics = Metrics::new(Vec::new(), vec![server], 1);
     let server = Server::embedded();
     let first_attempt = server.first_attempt();
-    Connection::new(Arc::new(server), first_attempt, metrics.worker(0))
+    Connection::new(Arc::new(server), first_attempt, metrics.worker(0).server(0))
 }
 
 /// Records a wake-up.

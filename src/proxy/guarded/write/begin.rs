@@ -97,9 +97,10 @@ pub(super) fn begin_store(
             }
             begin_change(LocalChange::Set(value), key, proxy, client)
         }
-        // It was built for another place than that where the key is now. With no view at all that is unknown, and dropped too.
+        // It was built for another place than that where the key is now, or for other tags. With no view at all that is unknown, and dropped too.
         Attribution::Fill { token, lease, owner }
-            if token.observed_cas.is_some() && token.fence != key.place.fence() =>
+            if token.observed_cas.is_some()
+                && !token.holds(key.place.fence(), proxy.policy(key.guard).plan) =>
         {
             drop(leases);
             let mut fill = PendingFill { kind, value, token, lease, owner };
@@ -233,7 +234,7 @@ pub(super) fn begin_delete(
                     if owner.is_none() {
                         client.end_miss(key, proxy);
                     }
-                    if token.fence == key.place.fence() {
+                    if token.holds(key.place.fence(), proxy.policy(key.guard).plan) {
                         removal.compare = token.observed_cas.map(|cas| cas.number);
                     }
                     usize::from(lease)

@@ -126,8 +126,8 @@ pub(super) fn finish_fill(
             proxy.metrics.fill_dropped(rule, DropReason::Changed);
             if fill.lease {
                 let commands = fill.token.release(proxy.policy_of(key));
-                let (end, fence) = (LeaseEnd::Dropped, fill.token.fence);
-                let ended = Ended { key: key.key.as_slice().into(), end, commands, fence };
+                let (end, fence, plan) = (LeaseEnd::Dropped, fill.token.fence, fill.token.plan);
+                let ended = Ended { key: key.key.as_slice().into(), end, commands, fence, plan };
                 proxy.release(vec![ended]);
             }
             client.refuse_add(key, proxy);

@@ -1,0 +1,41 @@
+//! Why the sidecar cannot start, or cannot use another configuration.
+
+use std::fmt;
+use std::io;
+
+use crate::listener::BindError;
+
+/// Why Kennel cannot start.
+#[derive(Debug)]
+pub enum StartError {
+    /// A listener cannot be bound.
+    Bind(BindError),
+    /// The system refused a thread or a socket.
+    Io(io::Error),
+    /// The limit on open files is too low.
+    OpenFiles(String),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Bind(error) => error.fmt(f),
+            StartError::Io(error) => write!(f, "cannot start: {error}"),
+            StartError::OpenFiles(why) => write!(f, "cannot start: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<BindError> for StartError {
+    fn from(error: BindError) -> Self {
+        StartError::Bind(error)
+    }
+}
+
+impl From<io::Error> for StartError {
+    fn from(error: io::Error) -> Self {
+        StartError::Io(error)
+    }
+}

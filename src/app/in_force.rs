@@ -1,0 +1,193 @@
+//! What belongs to one configuration while it is in force: the pools with their monitors, and the listeners.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio::task::spawn_local;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::view::Shown;
+use crate::admin::ConfigState;
+use crate::clock::{Clock, unix_ms};
+use crate::config::{Config, KeyValues, Loaded};
+use crate::failover::Views;
+use crate::listener::BoundListeners;
+use crate::metrics::ConfigInfo;
+use crate::monitor::{Monitor, Published, Status};
+use crate::random::Random;
+use crate::upstream::PoolSpec;
+use crate::upstream::pool::SharedPool;
+
+/// What runs on the monitors' thread.
+pub(super) type Job = Box<dyn FnOnce() + Send>;
+
+/// Starts the monitors of pools, on their thread.
+pub(super) struct Monitors {
+    jobs: mpsc::UnboundedSender<Job>,
+    start: Instant,
+    clock: Clock,
+}
+
+/// What belongs to one configuration.
+pub(super) struct InForce {
+    pub(super) config: Arc<Config>,
+    key_values: KeyValues,
+    pub(super) pools: Vec<RunningPool>,
+    pub(super) listeners: BoundListeners,
+    pub(super) status: Arc<Status>,
+}
+
+/// A pool.
+#[derive(Clone)]
+pub(super) struct RunningPool {
+    spec: PoolSpec,
+    pub(super) pool: Arc<SharedPool>,
+    /// `None` if all its servers are embedded.
+    monitor: Option<RunningMonitor>,
+}
+
+/// The monitor of a pool.
+#[derive(Clone)]
+struct RunningMonitor {
+    published: Arc<Published>,
+    /// Cancelled once it is known where the keys are.
+    known: CancellationToken,
+    /// The monitor ends with the last of these.
+    in_use: Arc<DropGuard>,
+}
+
+impl Monitors {
+    /// `jobs` leads to their thread; `start` is zero of the monotonic clock.
+    pub(super) fn new(jobs: mpsc::UnboundedSender<Job>, start: Instant, clock: Clock) -> Monitors {
+        Monitors { jobs, start, clock }
+    }
+
+    fn start(&self, spec: &PoolSpec, pool: &Arc<SharedPool>) -> Option<RunningMonitor> {
+        let monitor = Monitor::new(spec, pool, self.start, self.clock.clone())?;
+        let (published, known) = (Arc::clone(monitor.published()), CancellationToken::new());
+        let stop = CancellationToken::new();
+        let in_use = Arc::new(stop.clone().drop_guard());
+        let knows = known.clone();
+        self.run(move || {
+            let running = monitor.run(Random::from_entropy(), knows);
+            spawn_local(async move { stop.run_until_cancelled(running).await });
+        });
+        Some(RunningMonitor { published, known, in_use })
+    }
+
+    /// Calls `then` once all of these are cancelled.
+    pub(super) fn when_known(&self, all: Vec<CancellationToken>, then: impl FnOnce() + Send + 'static) {
+        self.run(move || {
+            spawn_local(async move {
+                for known in all {
+                    known.cancelled().await;
+                }
+                then();
+            });
+        });
+    }
+
+    fn run(&self, job: impl FnOnce() + Send + 'static) {
+        // The thread ends only when the process stops.
+        let _ = self.jobs.send(Box::new(job));
+    }
+}
+
+impl InForce {
+    /// The parts of a configuration. What it has in common with `former` pools goes on: a pool that has not changed, and the
+    /// servers of one that has.
+    ///
+    /// # Errors
+    /// The system refuses a resource for an embedded server.
+    pub(super) fn new(
+        loaded: Loaded,
+        listeners: BoundListeners,
+        former: &[RunningPool],
+        monitors: &Monitors,
+    ) -> io::Result<InForce> {
+        let Loaded { config, key_values } = loaded;
+        let pool = |spec: &PoolSpec| RunningPool::new(spec, former, monitors);
+        let pools = config.pools.iter().map(pool).collect::<io::Result<Vec<_>>>()?;
+        let published = |running: &RunningPool| running.monitor.clone().map(|monitor| monitor.published);
+        let published: Vec<_> = pools.iter().map(published).collect();
+        let servers = config.pools.iter().map(|spec| spec.all_servers().count());
+        let status = Status::new(monitors.start, servers.zip(published.iter().map(Option::as_ref)));
+        Ok(InForce { config: Arc::new(config), key_values, pools, listeners, status: Arc::new(status) })
+    }
+
+    /// The hash of its settings.
+    pub(super) fn hash(&self) -> String {
+        self.key_values.hash()
+    }
+
+    /// What identifies it for operators.
+    pub(super) fn info(&self) -> ConfigInfo {
+        ConfigInfo { hash: self.hash(), certificates: self.listeners.certificates() }
+    }
+
+    /// What differs in the next configuration, one line for each key, and what takes effect only in the next process.
+    pub(super) fn changes(&self, next: &InForce) -> Vec<String> {
+        let mut changes = self.key_values.changes(&next.key_values);
+        if self.config.listen.workers != next.config.listen.workers {
+            changes.push("listen.workers takes effect when the process is started again".to_owned());
+        }
+        changes
+    }
+
+    /// Each is cancelled once it is known where the keys of a pool are.
+    pub(super) fn known(&self) -> Vec<CancellationToken> {
+        self.pools.iter().filter_map(|pool| Some(pool.monitor.as_ref()?.known.clone())).collect()
+    }
+
+    /// Applies the time limits to the servers, which the former configuration may use too.
+    pub(super) fn apply_limits(&self) {
+        self.pools.iter().for_each(|running| running.pool.apply_limits(&running.spec));
+    }
+
+    /// What the admin server shows of it.
+    pub(super) fn shown(&self, state: ConfigState) -> Shown {
+        let pools = self.pools.iter().map(|running| Arc::clone(&running.pool)).collect();
+        let (config, status) = (Arc::clone(&self.config), Arc::clone(&self.status));
+        let state = ConfigState { hash: self.hash(), ..state };
+        Shown { config, pools, status, state }
+    }
+}
+
+impl RunningPool {
+    fn new(spec: &PoolSpec, former: &[RunningPool], monitors: &Monitors) -> io::Result<RunningPool> {
+        let same = former.iter().find(|running| running.spec.name == spec.name);
+        if let Some(same) = same.filter(|same| same.spec == *spec) {
+            return Ok(same.clone());
+        }
+        let known: Vec<_> = same.iter().flat_map(|same| same.pool.all_servers().cloned()).collect();
+        let pool = Arc::new(SharedPool::with_known(spec, &known, unix_ms)?);
+        let monitor = match same.filter(|same| is_monitored_alike(&same.spec, spec)) {
+            Some(same) => same.monitor.clone(),
+            None => monitors.start(spec, &pool),
+        };
+        Ok(RunningPool { spec: spec.clone(), pool, monitor })
+    }
+
+    /// Where the keys of each server are.
+    pub(super) fn views(&self) -> Option<Arc<Views>> {
+        self.monitor.as_ref()?.published.views.clone()
+    }
+
+    /// The same for the other list of servers.
+    pub(super) fn other_views(&self) -> Option<Arc<Views>> {
+        self.monitor.as_ref()?.published.other_views.clone()
+    }
+
+    /// The monitor runs for as long as this exists.
+    pub(super) fn in_use(&self) -> Option<Arc<DropGuard>> {
+        Some(Arc::clone(&self.monitor.as_ref()?.in_use))
+    }
+}
+
+/// Whether two specifications of a pool differ only in what its monitor does not use.
+fn is_monitored_alike(a: &PoolSpec, b: &PoolSpec) -> bool {
+    let PoolSpec { on_error, health, .. } = *b;
+    PoolSpec { on_error, health, ..a.clone() } == *b
+}

@@ -1,0 +1,76 @@
+//! From the configuration to the plan of the pipeline, and to the names of the metrics.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use crate::config::{Config, RuleKind};
+use crate::guard::Policy;
+use crate::metrics::ServerName;
+use crate::proxy::{GuardPlan, Plan, RulePlan};
+use crate::rule::Rules;
+use crate::upstream::pool::SharedPool;
+use crate::upstream::server::Server;
+use crate::upstream::{PoolSpec, ServerSpec};
+
+/// The configuration in the form that the pipeline uses.
+pub(super) fn plan(config: &Config, pools: &[Arc<SharedPool>]) -> Plan {
+    let tags_at = placement(&config.pools[config.tags.pool], &pools[config.tags.pool]);
+    let tags_at = hash((tags_at, &config.tags.prefix, config.tags.replicas));
+    let mut guards = Vec::new();
+    let mut routes = Vec::new();
+    for (index, rule) in config.rules.iter().enumerate() {
+        let guard = match &rule.kind {
+            RuleKind::Raw => None,
+            RuleKind::Guarded { policy, tags, tags_in_key, meta_winner } => {
+                let at = placement(&config.pools[rule.pool], &pools[rule.pool]);
+                let plan = hash((at, format!("{tags:?}"), *tags_in_key, tags_at));
+                let (policy, tags) = (Policy { plan, ..policy.clone() }, tags.clone());
+                let (tags_in_key, meta_winner) = (*tags_in_key, *meta_winner);
+                guards.push(GuardPlan {
+                    rule: index,
+                    pool: rule.pool,
+                    policy,
+                    tags,
+                    tags_in_key,
+                    meta_winner,
+                });
+                Some(guards.len() - 1)
+            }
+        };
+        routes.push(RulePlan { pool: rule.pool, guard, invalidates: rule.invalidates.clone() });
+    }
+    let rules = Rules::new(config.rules.iter().map(|rule| rule.pattern.clone()).collect());
+    let main_pool = config.pools.iter().position(|pool| pool.name == "main").unwrap_or(0);
+    let tags = &config.tags;
+    Plan::new(rules, routes, guards, main_pool, tags.prefix.clone(), tags.pool, tags.replicas > 1)
+}
+
+/// Stands for where the keys of a pool are stored. The number of a server is unique in the process.
+fn placement(spec: &PoolSpec, pool: &SharedPool) -> u64 {
+    let server = |(spec, server): (&ServerSpec, &Arc<Server>)| (server.number(), spec.weight);
+    let servers: Vec<_> = spec.servers.iter().zip(pool.servers()).map(server).collect();
+    hash((servers, spec.distribution, spec.hash))
+}
+
+fn hash(of: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The names of the rules, as metrics show them.
+pub(super) fn rule_names(config: &Config) -> Vec<String> {
+    config.rules.iter().map(|rule| rule.name.clone()).collect()
+}
+
+/// The names of the servers of all pools, as metrics show them.
+pub(super) fn server_names(config: &Config) -> Vec<ServerName> {
+    let of_pool = |pool: &PoolSpec| -> Vec<ServerName> {
+        let name = |server: &ServerSpec| ServerName {
+            pool: pool.name.clone(),
+            server: server.name.clone().unwrap_or_else(|| server.address.to_string()),
+        };
+        pool.all_servers().map(name).collect()
+    };
+    config.pools.iter().flat_map(of_pool).collect()
+}

@@ -1,0 +1,141 @@
+//! What the admin server shows of the running sidecar.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::admin::{self, ConfigState, KeysAt, Overview, Placements, PoolRow, RuleRow, ServerRow};
+use crate::config::Config;
+use crate::failover::View;
+use crate::metrics::Metrics;
+use crate::monitor::Status;
+use crate::upstream::pool::SharedPool;
+use crate::upstream::server::Server;
+
+/// Who asks for a reload over HTTP, and receives its result: what has changed, or why nothing has.
+pub(super) type ReloadRequest = oneshot::Sender<Result<String, String>>;
+
+/// What the admin server shows.
+pub(super) struct AdminView {
+    metrics: Arc<Metrics>,
+    start: Instant,
+    shown: RwLock<Shown>,
+    reloads: mpsc::Sender<ReloadRequest>,
+}
+
+/// What depends on the configuration.
+pub(super) struct Shown {
+    pub(super) config: Arc<Config>,
+    pub(super) pools: Vec<Arc<SharedPool>>,
+    pub(super) status: Arc<Status>,
+    /// The reading of the configuration.
+    pub(super) state: ConfigState,
+}
+
+impl AdminView {
+    /// Shows this, and passes requests to reload on.
+    pub(super) fn new(
+        metrics: Arc<Metrics>,
+        start: Instant,
+        shown: Shown,
+        reloads: mpsc::Sender<ReloadRequest>,
+    ) -> AdminView {
+        AdminView { metrics, start, shown: RwLock::new(shown), reloads }
+    }
+
+    /// Shows another configuration.
+    pub(super) fn show(&self, shown: Shown) {
+        *self.shown.write().unwrap_or_else(PoisonError::into_inner) = shown;
+    }
+
+    /// Shows why the configuration was refused.
+    pub(super) fn show_errors(&self, errors: Vec<String>) {
+        self.shown.write().unwrap_or_else(PoisonError::into_inner).state.errors = errors;
+    }
+
+    fn shown(&self) -> RwLockReadGuard<'_, Shown> {
+        self.shown.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl admin::View for AdminView {
+    fn metrics(&self) -> String {
+        self.metrics.render()
+    }
+
+    fn overview(&self) -> Overview {
+        let shown = self.shown();
+        let keys = |server: usize| match shown.status.view(server)? {
+            Some(View { standby: true, .. }) => Some(KeysAt::Standby),
+            Some(View { standby: false, .. }) => Some(KeysAt::Own),
+            None => Some(KeysAt::Unknown),
+        };
+        let mut servers = self.metrics.servers_up().into_iter().enumerate();
+        let placements = |pool: usize| {
+            let status = shown.status.pool(pool)?;
+            let unknown = status.unknown().iter().map(ToString::to_string).collect();
+            Some(Placements { own: status.own().to_string(), unknown })
+        };
+        let pools = shown.config.pools.iter().enumerate().map(|(at, pool)| PoolRow {
+            name: pool.name.clone(),
+            placements: placements(at),
+            servers: servers
+                .by_ref()
+                .take(pool.all_servers().count())
+                .map(|(index, (name, up))| ServerRow {
+                    name: name.server,
+                    up,
+                    sick: self.metrics.is_sick(index),
+                    keys: keys(index),
+                })
+                .collect(),
+        });
+        let pools = pools.collect();
+        let rules = self.metrics.rule_totals().into_iter().map(|totals| RuleRow {
+            name: totals.rule,
+            hits: totals.hits,
+            stale: totals.stale,
+            misses: totals.misses,
+            rebuilds: totals.rebuilds,
+        });
+        let uptime = Duration::from_secs(self.start.elapsed().as_secs());
+        Overview {
+            version: env!("CARGO_PKG_VERSION").into(),
+            uptime,
+            pools,
+            rules: rules.collect(),
+            config: shown.state.clone(),
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let shown = self.shown();
+        let servers =
+            shown.pools.iter().flat_map(|pool| pool.servers().iter().map(move |server| (pool, server)));
+        let note = |(pool, server): (&Arc<SharedPool>, &Arc<Server>)| {
+            let found = server.capabilities()?;
+            let (pool, address, version) = (&pool.name, server.address(), found.version);
+            let why = found.missing_feature?;
+            Some(format!("server {address} of pool {pool} cannot guard keys: {why} (memcached {version})"))
+        };
+        let refused = (!shown.state.errors.is_empty())
+            .then(|| "the configuration file has mistakes; what was read before remains in force".to_owned());
+        servers.filter_map(note).chain(shown.status.notes()).chain(refused).collect()
+    }
+
+    fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {
+        let reloads = self.reloads.clone();
+        Box::pin(async move {
+            let (reply, replied) = oneshot::channel();
+            let stopping = || Err("the sidecar is stopping".to_owned());
+            match reloads.send(reply).await {
+                Ok(()) => replied.await.unwrap_or_else(|_| stopping()),
+                Err(_) => stopping(),
+            }
+        })
+    }
+}

@@ -1,0 +1,35 @@
+//! The pipeline of the configuration in force, of one worker.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use super::pipeline::Proxy;
+
+/// The pipeline that new requests use. Requests in flight keep the one that they began with.
+pub struct Current {
+    proxy: RefCell<Rc<Proxy>>,
+    number: Cell<u64>,
+}
+
+impl Current {
+    /// The first pipeline.
+    pub fn new(proxy: Rc<Proxy>) -> Current {
+        Current { proxy: RefCell::new(proxy), number: Cell::new(0) }
+    }
+
+    /// The pipeline.
+    pub fn proxy(&self) -> Rc<Proxy> {
+        Rc::clone(&self.proxy.borrow())
+    }
+
+    /// How often it has been replaced.
+    pub fn number(&self) -> u64 {
+        self.number.get()
+    }
+
+    /// Replaces the pipeline. Returns the former one, which requests in flight may still use.
+    pub fn replace(&self, next: Rc<Proxy>) -> Rc<Proxy> {
+        self.number.set(self.number.get() + 1);
+        self.proxy.replace(next)
+    }
+}
