@@ -7,6 +7,7 @@
 pub mod cli;
 pub mod app;
 pub mod config;
+mod memory_limit;
 mod open_files;
 pub mod worker;
 pub mod listener;

@@ -5,8 +5,10 @@ use std::process::ExitCode;
 
 use super::connect::{Found, connect};
 use super::description::Description;
+use super::memory::Memory;
 use crate::app::workers;
 use crate::config::{self, Config};
+use crate::memory_limit;
 use crate::open_files::{self, Budget};
 
 /// Validates the file together with the `KENNEL_…` variables of this process, as the sidecar does at start. Prints all errors to
@@ -19,6 +21,7 @@ pub fn run(path: &Path, servers: bool) -> ExitCode {
     };
     // This is the limit of the current process; a service may have another one.
     config.warnings.extend(Budget::new(open_files::raise(), &config, workers(&config)).warning());
+    config.warnings.extend(Memory::of(&config).warning(memory_limit::read()));
     let report = report(path, &config);
     if !servers {
         return print(&mut std::io::stdout(), &report, ExitCode::SUCCESS);

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
+use super::memory::Memory;
 use crate::config::units::{show_address, show_duration, show_size};
 use crate::config::{Config, Rule, RuleKind};
 use crate::guard::{OnInvalidate, Policy};
@@ -40,6 +41,7 @@ impl fmt::Display for Description<'_> {
             let memory = show_size(config.near.memory as u64);
             writeln!(f, "Near cache: at most {memory}.")?;
         }
+        writeln!(f, "{}", Memory::of(config))?;
         f.write_str("\nRules; the first that matches applies:\n")?;
         for (i, rule) in config.rules.iter().enumerate() {
             write_rule(f, i, rule, &config.pools[rule.pool].name)?;
@@ -368,7 +370,7 @@ mod tests {
         );
         let mut rest = text.as_str();
         for part in [
-            "on 127.0.0.1:11211; at most 10000 clients; one worker per core",
+            "on 127.0.0.1:11211; at most 10000 clients; 1 worker",
             "flush_all is refused",
             "http://127.0.0.1:9111/",
             "cached for 100ms",

@@ -7,6 +7,7 @@ pub mod check;
 mod connect;
 pub mod demo;
 mod description;
+mod memory;
 pub mod health;
 pub mod ring;
 pub mod tag;

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::addresses::overlap;
 use super::file::{self, Section};
 use super::units;
-use super::validator::{DAY, KeyPath, Validator, duration, integer, keys, size, text, word};
+use super::validator::{DAY, KeyPath, Validator, automatic_size, duration, integer, keys, text, word};
 use crate::handshake::{Handshake, Requirements};
 use crate::listener::{FlushAll, Listen, ListenAddress, ListenerSpec};
 use crate::proxy::connection_use::ConnectionUse;
@@ -61,8 +61,9 @@ pub(super) fn listen(v: &mut Validator<'_>, section: Section<file::Listen>) -> (
         v.value(&at, "max_connections", &table.max_connections, 10_000, integer(1..=1_000_000));
     let idle_timeout =
         v.value(&at, "idle_timeout", &table.idle_timeout, Duration::ZERO, duration(Duration::ZERO..=DAY));
-    let max_buffered = v.value(&at, "max_buffered", &table.max_buffered, 512 << 20, size(MAX_BUFFERED));
-    let workers = v.value(&at, "workers", &table.workers, 0, integer(0..=64));
+    let (automatic, buffered) = automatic_size(MAX_BUFFERED, 4, 512 << 20, v.memory);
+    let max_buffered = v.value(&at, "max_buffered", &table.max_buffered, automatic, buffered);
+    let workers = v.value(&at, "workers", &table.workers, 1, integer(0..=64));
     let flush_alls = [("allow", FlushAll::Allow), ("refuse", FlushAll::Refuse)];
     let flush_all = v.value(&at, "flush_all", &table.flush_all, FlushAll::Allow, word(&flush_alls));
     let listen = || {

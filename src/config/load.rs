@@ -13,6 +13,7 @@ use super::key_values::KeyValues;
 use super::lines::Lines;
 use super::settings::Config;
 use super::validate::validate;
+use crate::memory_limit;
 
 /// Used when no file is given: an embedded memcached with every key guarded, on memcached's own port.
 const BUILT_IN: &str = r#"
@@ -42,8 +43,9 @@ pub fn load(
     path: Option<&Path>,
     env: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Loaded, ConfigErrors> {
+    let memory = memory_limit::read();
     let Some(path) = path else {
-        return read("the built-in configuration", BUILT_IN, env);
+        return read_within(memory, "the built-in configuration", BUILT_IN, env);
     };
     let file = path.display().to_string();
     let only = |what: String| ConfigErrors::new(vec![format!("{file}: {what}")]);
@@ -51,14 +53,25 @@ pub fn load(
     let text = String::from_utf8(bytes).map_err(|e| {
         only(format!("is not valid UTF-8: byte {} is invalid", e.utf8_error().valid_up_to() + 1))
     })?;
-    read(&file, &text, env)
+    read_within(memory, &file, &text, env)
 }
 
-/// Like [`load`] for the text of a file; `file` is the name that error messages use.
+/// Like [`load`] for the text of a file, and without regard to the memory that the process may use; `file` is the name that error
+/// messages use.
 ///
 /// # Errors
 /// Every error of the configuration.
 pub fn read(
+    file: &str,
+    text: &str,
+    env: impl IntoIterator<Item = (String, String)>,
+) -> Result<Loaded, ConfigErrors> {
+    read_within(None, file, text, env)
+}
+
+/// The same in a process that may use so much memory, in bytes.
+pub(super) fn read_within(
+    memory: Option<u64>,
     file: &str,
     text: &str,
     env: impl IntoIterator<Item = (String, String)>,
@@ -77,7 +90,7 @@ pub fn read(
     let key_values = KeyValues::of(&root);
     let raw = ConfigFile::deserialize(Value::new(None, root))
         .map_err(|e| ConfigErrors::new(vec![format!("{file}: {e}")]))?;
-    let config = validate(file, Lines::of(&readable), raw, overrides)?;
+    let config = validate(file, memory, Lines::of(&readable), raw, overrides)?;
     Ok(Loaded { config, key_values })
 }
 

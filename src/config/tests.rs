@@ -361,6 +361,26 @@ fn duplicates_are_refused() {
 }
 
 #[test]
+fn sizes_follow_the_memory_limit_of_the_process_unless_they_are_set() {
+    let sizes = |memory: Option<u64>, text: &str| {
+        let config = super::load::read_within(memory, "k.toml", text, []).unwrap().config;
+        (config.listen.max_buffered >> 20, config.near.memory >> 20)
+    };
+    let auto = format!("[listen]\nmax_buffered = \"auto\"\n{POOL}[near]\nmemory = \"auto\"\n");
+    for text in [POOL, &auto] {
+        for (limit, expected) in
+            [(None, (512, 64)), (Some(128), (32, 8)), (Some(1), (16, 1)), (Some(1 << 20), (512, 64))]
+        {
+            assert_eq!(sizes(limit.map(|mib: u64| mib << 20), text), expected, "{limit:?}");
+        }
+    }
+    let set = auto.replacen("auto", "1GiB", 1).replacen("auto", "2MiB", 1);
+    assert_eq!(sizes(Some(128 << 20), &set), (1024, 2));
+    let wrong = error(&auto.replacen("auto", "much", 1));
+    assert!(wrong.contains("listen.max_buffered") && wrong.ends_with(", or \"auto\""), "{wrong}");
+}
+
+#[test]
 fn the_pool_main_is_required() {
     for text in ["", "[pools]", "[pools.other]\nservers = [\"a:1\"]"] {
         let found = error(text);

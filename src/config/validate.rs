@@ -15,7 +15,7 @@ use super::pools::{pool_index, pools};
 use super::rules::rules;
 use super::settings::{Config, Log, Near, Reload, Tags};
 use super::units;
-use super::validator::{KeyPath, MINUTE, Validator, duration, integer, keys, size, text, word};
+use super::validator::{KeyPath, MINUTE, Validator, automatic_size, duration, integer, keys, text, word};
 use crate::failover::RESERVED_PREFIX;
 use crate::guard::envelope::lock_key;
 use crate::listener::ListenAddress;
@@ -30,12 +30,13 @@ const NEAR_MEMORY: RangeInclusive<u64> = 1 << 20..=1 << 40;
 /// All errors, including those of the environment.
 pub(super) fn validate(
     file: &str,
+    memory: Option<u64>,
     lines: Lines,
     root: ConfigFile,
     overrides: Overrides,
 ) -> Result<Config, ConfigErrors> {
     let Overrides { variables, errors, warnings } = overrides;
-    let mut validator = Validator { file, lines, variables, errors, warnings };
+    let mut validator = Validator { file, memory, lines, variables, errors, warnings };
     let v = &mut validator;
     v.unknown(&KeyPath::top(), &root.rest, file::ROOT);
     let reload = reload(v, &root.reload);
@@ -163,6 +164,7 @@ fn near(v: &mut Validator<'_>, section: Section<file::Near>) -> Option<Near> {
     let table = v.table("near", section)?;
     let at = KeyPath::table("near".to_owned());
     v.unknown(&at, &table.rest, keys(file::Near::KEYS));
-    let memory = v.value(&at, "memory", &table.memory, 64 << 20, size(NEAR_MEMORY))?;
+    let (automatic, size) = automatic_size(NEAR_MEMORY, 16, 64 << 20, v.memory);
+    let memory = v.value(&at, "memory", &table.memory, automatic, size)?;
     Some(Near { memory: memory as usize })
 }

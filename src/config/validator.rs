@@ -48,6 +48,8 @@ impl KeyPath {
 pub(super) struct Validator<'a> {
     /// The name of the file, for messages.
     pub(super) file: &'a str,
+    /// The memory that the process may use, in bytes; `None`: unlimited.
+    pub(super) memory: Option<u64>,
     /// The lines of its keys.
     pub(super) lines: Lines,
     /// The path of a key → the environment variable that set it.
@@ -236,6 +238,21 @@ pub(super) fn size(range: RangeInclusive<u64>) -> impl FnOnce(&Value) -> Result<
             }
         }
     }
+}
+
+/// A size in bytes within limits, or "auto": a part of the memory that the process may use, but no more than `most`.
+pub(super) fn automatic_size(
+    range: RangeInclusive<u64>,
+    part: u64,
+    most: u64,
+    memory: Option<u64>,
+) -> (u64, impl FnOnce(&Value) -> Result<u64, String>) {
+    let automatic = memory.map_or(most, |memory| (memory / part).clamp(*range.start(), most));
+    let parse = move |value: &Value| match text(value) {
+        Ok("auto") => Ok(automatic),
+        _ => size(range)(value).map_err(|why| format!("{why}, or \"auto\"")),
+    };
+    (automatic, parse)
 }
 
 /// An integer within limits.

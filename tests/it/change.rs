@@ -20,11 +20,14 @@ fn servers() -> Vec<Memcached> {
     memcacheds(5)
 }
 
-/// The configuration of a step of the change, with guarded keys `k:…`, each with a tag of its own, and raw keys.
+/// The configuration of a step of the change, with guarded keys `k:…`, each with a tag of its own, and raw keys. From the last step
+/// on, one of the two new servers is removed in a second change.
 fn toml(servers: &[Memcached], step: usize, failover: bool) -> String {
     let all = addresses(servers);
-    let old = format!("{:?}", &all[..3]);
-    let new = format!("{:?}", [&all[..2], &all[3..]].concat());
+    let first = format!("{:?}", &all[..3]);
+    let second = format!("{:?}", [&all[..2], &all[3..]].concat());
+    let third = format!("{:?}", [&all[..2], &all[3..4]].concat());
+    let (old, new) = if step < STEPS { (first, second) } else { (second, third) };
     let lists = [
         format!("servers = {old}"),
         format!("servers = {old}\nnext = {new}"),
@@ -33,7 +36,8 @@ fn toml(servers: &[Memcached], step: usize, failover: bool) -> String {
         format!("servers = {new}"),
     ];
     let rules = [guarded("k", "k:{n}", "tags = [\"t:{n}\"]"), raw("rest", "*")];
-    let toml = sidecar_toml(&all, &rules).replace(&format!("servers = {all:?}"), &lists[step]);
+    let list = if step < STEPS { step } else { step - STEPS + 1 };
+    let toml = sidecar_toml(&all, &rules).replace(&format!("servers = {all:?}"), &lists[list]);
     match failover {
         true => toml,
         false => toml.replace("[pools.main]\n", "[pools.main]\nfailover = false\n"),
@@ -240,6 +244,7 @@ impl Site {
 fn walk_under_load(
     failover: bool,
     deployment: Deployment,
+    steps: usize,
     mut meanwhile: impl FnMut(usize, &mut Vec<Memcached>),
 ) {
     let mut servers = servers();
@@ -257,7 +262,7 @@ fn walk_under_load(
         (0..4).for_each(|seed| run(Box::new(move || site.read(seed * 1000))));
         (0..3).for_each(|writer| run(Box::new(move || site.write(writer))));
         site.go_on();
-        for step in 1..STEPS {
+        for step in 1..steps {
             meanwhile(step, &mut servers);
             for sidecar in &site.sidecars {
                 let toml = toml(&servers, step, failover);
@@ -287,17 +292,41 @@ fn walk_under_load(
 
 #[test]
 fn no_acknowledged_change_is_lost_while_a_fleet_walks_through_a_change_of_its_servers() {
-    walk_under_load(true, Deployment::Restart, |_, _| {});
+    walk_under_load(true, Deployment::Restart, STEPS, |_, _| {});
 }
 
 #[test]
 fn no_acknowledged_change_is_lost_without_failover_either() {
-    walk_under_load(false, Deployment::Restart, |_, _| {});
+    walk_under_load(false, Deployment::Restart, STEPS, |_, _| {});
 }
 
 #[test]
 fn no_acknowledged_change_is_lost_while_the_sidecars_of_a_fleet_are_reloaded() {
-    walk_under_load(true, Deployment::Reload, |_, _| {});
+    walk_under_load(true, Deployment::Reload, STEPS, |_, _| {});
+}
+
+#[test]
+fn no_acknowledged_change_is_lost_in_two_changes_in_a_row() {
+    // The second change begins with the last step of the first one.
+    walk_under_load(true, Deployment::Reload, 2 * STEPS - 1, |_, _| {});
+}
+
+#[test]
+fn no_acknowledged_change_is_lost_if_a_server_of_both_lists_dies_in_the_middle_and_returns() {
+    walk_under_load(true, Deployment::Reload, STEPS, |step, servers| match step {
+        2 => servers[0].kill(),
+        4 => servers[0].restart(),
+        _ => {}
+    });
+}
+
+#[test]
+fn no_acknowledged_change_is_lost_while_a_server_that_is_dead_is_replaced() {
+    walk_under_load(true, Deployment::Reload, STEPS, |step, servers| {
+        if step == 1 {
+            servers[2].kill();
+        }
+    });
 }
 
 fn base64(text: &str) -> String {

@@ -27,6 +27,7 @@ mod limits;
 #[allow(dead_code, reason = "its own tests and the simulation use more of it")]
 mod linearizability;
 mod marks;
+mod memory;
 mod meta;
 mod near;
 mod open_files;

@@ -25,7 +25,7 @@ fn sidecar(listen: &str) -> (Vec<Memcached>, Kennel) {
 }
 
 /// The sidecar's peak resident memory, in bytes.
-fn peak(kennel: &Kennel) -> usize {
+pub(crate) fn peak(kennel: &Kennel) -> usize {
     let mut client = kennel.client();
     client.send(b"stats\r\n");
     let stats = String::from_utf8(client.until(b"END\r\n")).expect("stats are text");

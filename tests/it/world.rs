@@ -279,6 +279,14 @@ impl Kennel {
         Kennel::start_by(command, toml, "200")
     }
 
+    /// The same in a control group.
+    pub(crate) fn start_in_group(group: &Path, toml: &str) -> Kennel {
+        let mut command = Command::new("sh");
+        let inside = format!("echo $$ > {}/cgroup.procs; exec \"$0\" \"$@\"", group.display());
+        command.args(["-c", &inside, env!("CARGO_BIN_EXE_kennel")]);
+        Kennel::start_by(command, toml, "200")
+    }
+
     fn start_by(mut command: Command, toml: &str, readiness: &str) -> Kennel {
         let dir = temp_dir();
         let file = dir.join("kennel.toml");

@@ -14,6 +14,7 @@ mod background;
 mod mutants;
 mod world;
 mod steps;
+mod suspicion;
 mod faults;
 mod same;
 mod graph;

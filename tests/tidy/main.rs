@@ -17,7 +17,7 @@ use promises::missing_mechanisms;
 
 /// The modules of `src/`, the top layer first. Imports point down, or to a module of the same layer that is no sibling.
 const LAYERS: [&[&str]; 6] = [
-    &["main", "app", "cli", "config", "open_files", "log"],
+    &["main", "app", "cli", "config", "memory_limit", "open_files", "log"],
     &["listener", "handshake", "tls", "auth", "session", "worker", "admin"],
     &["proxy", "monitor"],
     SIBLINGS,

@@ -1,0 +1,106 @@
+//! The memory limit of a control group: what the sidecar takes follows it.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+
+use crate::slow_clients::peak;
+use crate::world::{Kennel, Memcached, addresses, eventually, guarded, raw, sidecar_toml};
+
+const MIB: usize = 1 << 20;
+
+/// A control group of this test, below that of the test itself, with a memory limit. Removed when dropped.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(limit: usize) -> Group {
+        let groups = fs::read_to_string("/proc/self/cgroup").expect("the groups of this process");
+        let of = |line: &str| line.splitn(3, ':').map(str::to_owned).collect::<Vec<_>>();
+        let lines: Vec<_> = groups.lines().map(of).collect();
+        let (mount, own, file) =
+            match lines.iter().find(|line| line[1].split(',').any(|name| name == "memory")) {
+                Some(line) => ("/sys/fs/cgroup/memory", &line[2], "memory.limit_in_bytes"),
+                None => (
+                    "/sys/fs/cgroup",
+                    &lines.iter().find(|line| line[0] == "0").expect("a group")[2],
+                    "memory.max",
+                ),
+            };
+        // In a container, the path may be that on the host.
+        let above = [format!("{mount}{own}"), mount.to_owned()].map(PathBuf::from);
+        let made = above.iter().find_map(|above| {
+            let group = above.join(format!("kennel-it-{}", std::process::id()));
+            (fs::create_dir(&group).is_ok() && fs::write(group.join(file), limit.to_string()).is_ok())
+                .then_some(group)
+        });
+        Group(made.unwrap_or_else(|| {
+            panic!(
+                "no control group with a memory limit can be made below {above:?}: this test needs to be root"
+            )
+        }))
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Until the process has left it, it is busy.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn a_hundred_slow_readers_are_survived_within_128_mib_by_the_default_configuration() {
+    let servers = vec![Memcached::start(&["-m", "1024", "-I", "2m"])];
+    let group = Group::new(128 * MIB);
+    let rules = [guarded("hot", "hot:*", ""), raw("raw", "*")];
+    let toml = sidecar_toml(&addresses(&servers), &rules).replace("workers = 2\n", "");
+    let kennel = Kennel::start_in_group(group.path(), &toml);
+    let value = vec![b'v'; 1_000_000];
+    let keys: Vec<String> = (0..10).map(|n| format!("{}:{n}", ["raw", "hot"][n % 2])).collect();
+    let mut writer = kennel.client();
+    keys.iter().for_each(|key| writer.store(key, &value, 0));
+    let request: String =
+        keys.iter().map(|key| format!("get {key}\r\n")).chain(["quit\r\n".to_owned()]).collect();
+    let reply: usize =
+        keys.iter().map(|key| format!("VALUE {key} 0 1000000\r\n\r\nEND\r\n").len() + value.len()).sum();
+    let clients: Vec<TcpStream> = (0..100)
+        .map(|_| {
+            let mut client = TcpStream::connect(kennel.address()).expect("a connection");
+            client.write_all(request.as_bytes()).expect("a request");
+            client
+        })
+        .collect();
+    // None of them reads. The sidecar has asked for all that it will until they do, or are gone.
+    let requests = || kennel.metrics().sum("kennel_upstream_requests_total", &[]);
+    let mut last = requests();
+    eventually("it comes to rest", || {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let now = requests();
+        std::mem::replace(&mut last, now) == now
+    });
+    let peak = peak(&kennel);
+    println!("peak {} MiB", peak / MIB);
+    assert!(peak < 128 * MIB, "{} MiB", peak / MIB);
+    // Another client is served, and those that are still connected get all that they asked for.
+    assert_eq!(writer.get("raw:0").map(|value| value.len()), Some(value.len()));
+    let mut complete = 0;
+    for mut client in clients {
+        let mut got = Vec::new();
+        // A connection that was closed may be reset.
+        let _ = client.read_to_end(&mut got);
+        complete += usize::from(got.len() == reply);
+    }
+    println!("{complete} of 100 clients received everything; the others were closed");
+    assert!(complete > 0);
+    assert!(kennel.http("/healthz").contains(" 200 "));
+}
