@@ -329,10 +329,7 @@ fn server_info(
 fn new_metrics(config: &Config, workers: usize) -> Metrics {
     let rules = config.rules.iter().map(|rule| rule.name.clone()).collect();
     let servers = config.pools.iter().flat_map(|pool| {
-        pool.all_servers().map(|server| ServerName {
-            pool: pool.name.clone(),
-            server: server.name.clone().unwrap_or_else(|| server.address.to_string()),
-        })
+        pool.all_servers().map(|server| ServerName { pool: pool.name.clone(), server: server.label() })
     });
     Metrics::new(rules, servers.collect(), workers)
 }
@@ -395,9 +392,9 @@ impl admin::View for AdminView {
             self.pools.iter().flat_map(|pool| pool.servers().iter().map(move |server| (pool, server)));
         let note = |(pool, server): (&Arc<SharedPool>, &Arc<Server>)| {
             let found = server.capabilities()?;
-            let (pool, address, version) = (&pool.name, server.address(), found.version);
+            let (pool, server, version) = (&pool.name, server.label(), found.version);
             let why = found.missing_feature?;
-            Some(format!("server {address} of pool {pool} cannot guard keys: {why} (memcached {version})"))
+            Some(format!("server {server} of pool {pool} cannot guard keys: {why} (memcached {version})"))
         };
         let monitored = self.monitored.iter().flat_map(|status| status.notes());
         servers.filter_map(note).chain(monitored).collect()

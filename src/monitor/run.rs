@@ -188,7 +188,7 @@ impl Monitor {
             let of_pool = of_pool.map(Arc::new);
             let status = |(at, server): (usize, &ServerSpec)| {
                 let views = of_pool.as_ref().filter(|_| spec.failover.is_some())?;
-                let name = server.name.clone().unwrap_or_else(|| server.address.to_string());
+                let name = server.label();
                 Some(ServerStatus::new(spec.name.clone(), name, marked.clone(), Arc::clone(views), at))
             };
             let shown_from = servers.len();
@@ -220,7 +220,7 @@ impl Monitor {
             let shown_from = servers.len();
             let further = spec.further_servers().map(|server| {
                 let at = other.servers.iter().position(|other| other == server)?;
-                let name = server.name.clone().unwrap_or_else(|| server.address.to_string());
+                let name = server.label();
                 Some(ServerStatus::new(spec.name.clone(), name, None, Arc::clone(of_other.as_ref()?), at))
             });
             servers.extend(further);

@@ -30,6 +30,7 @@ const DEFAULT_ITEM_SIZE: usize = 1024 * 1024;
 pub struct Server {
     /// Its index among the servers of all pools, for the metrics.
     pub index: usize,
+    label: String,
     address: Address,
     embedded: Option<Embedded>,
     epoch: AtomicU32,
@@ -62,6 +63,7 @@ impl Server {
         first_attempts.close();
         Ok(Server {
             index,
+            label: spec.label(),
             address: spec.address.clone(),
             embedded,
             epoch: AtomicU32::new(0),
@@ -91,6 +93,11 @@ impl Server {
     /// A moment, for its [`Health`].
     pub(super) fn since_created(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.created)
+    }
+
+    /// What operators call it: see [`ServerSpec::label`].
+    pub fn label(&self) -> &str {
+        &self.label
     }
 
     /// Where it listens.
