@@ -60,15 +60,22 @@ impl std::error::Error for LogError {}
 
 /// Sets up logging for the process; must be called at most once. The format is `flag`, which is `--log-format`, otherwise
 /// `KENNEL_LOG_FORMAT`, otherwise text.
+///
+/// # Errors
+/// The variables are invalid. With [`LogError::Filter`], logging is set up nevertheless, at `info`, so that the error can be logged.
 pub fn init(flag: Option<Format>) -> Result<(), LogError> {
     let format = choose(flag, env::var("KENNEL_LOG_FORMAT").ok().as_deref())?;
-    let filter = filter(env::var("RUST_LOG").ok().as_deref())?;
+    let (filter, error) = match filter(env::var("RUST_LOG").ok().as_deref()) {
+        Ok(filter) => (filter, None),
+        Err(error) => (EnvFilter::new("info"), Some(error)),
+    };
     let colour = io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
     let (filter, handle) = reload::Layer::new(filter);
     let subscriber = subscriber(format, filter, colour, io::stderr);
     // An error means that logging is set up.
     let _ = FILTER.set(handle);
-    tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::AlreadySet)
+    tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::AlreadySet)?;
+    error.map_or(Ok(()), Err)
 }
 
 /// Logs by `log.level` of the configuration from now on. Has no effect if `RUST_LOG` is set or logging is not set up.

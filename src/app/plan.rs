@@ -66,10 +66,7 @@ pub(super) fn rule_names(config: &Config) -> Vec<String> {
 /// The names of the servers of all pools, as metrics show them.
 pub(super) fn server_names(config: &Config) -> Vec<ServerName> {
     let of_pool = |pool: &PoolSpec| -> Vec<ServerName> {
-        let name = |server: &ServerSpec| ServerName {
-            pool: pool.name.clone(),
-            server: server.name.clone().unwrap_or_else(|| server.address.to_string()),
-        };
+        let name = |server: &ServerSpec| ServerName { pool: pool.name.clone(), server: server.label() };
         pool.all_servers().map(name).collect()
     };
     config.pools.iter().flat_map(of_pool).collect()

@@ -118,9 +118,9 @@ impl admin::View for AdminView {
             shown.pools.iter().flat_map(|pool| pool.servers().iter().map(move |server| (pool, server)));
         let note = |(pool, server): (&Arc<SharedPool>, &Arc<Server>)| {
             let found = server.capabilities()?;
-            let (pool, address, version) = (&pool.name, server.address(), found.version);
+            let (pool, server, version) = (&pool.name, server.label(), found.version);
             let why = found.missing_feature?;
-            Some(format!("server {address} of pool {pool} cannot guard keys: {why} (memcached {version})"))
+            Some(format!("server {server} of pool {pool} cannot guard keys: {why} (memcached {version})"))
         };
         let refused = (!shown.state.errors.is_empty())
             .then(|| "the configuration file has mistakes; what was read before remains in force".to_owned());

@@ -7,7 +7,6 @@ use tokio::runtime;
 use tokio::task::{JoinSet, LocalSet};
 
 use crate::clock::unix_ms;
-use crate::config::units::show_address;
 use crate::config::{Config, RuleKind};
 use crate::random::Random;
 use crate::upstream::capabilities::Capabilities;
@@ -56,7 +55,7 @@ async fn probe_all(config: &Config) -> io::Result<Found> {
         let result = results.next_if(|(of, _)| *of == at).map(|(_, result)| result);
         let (good, text) = describe(result, must_guard(config, pool));
         let lines = if good { &mut found.good } else { &mut found.bad };
-        let _ = writeln!(lines, "pool {}: {}: {text}", pool.name, show_address(&spec.address));
+        let _ = writeln!(lines, "pool {}: {}: {text}", pool.name, spec.address);
     }
     Ok(found)
 }

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use super::memory::Memory;
-use crate::config::units::{show_address, show_duration, show_size};
+use crate::config::units::{show_duration, show_size};
 use crate::config::{Config, Rule, RuleKind};
 use crate::guard::{OnInvalidate, Policy};
 use crate::handshake::Requirements;
@@ -137,7 +137,7 @@ fn write_pool(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
     )?;
     let total: f64 = pool.servers.iter().map(|s| f64::from(s.weight)).sum();
     for server in &pool.servers {
-        let address = show_address(&server.address);
+        let address = server.address.to_string();
         let name = server.name.as_ref().map(|n| format!(", ring name {n:?}")).unwrap_or_default();
         let share = 100.0 * f64::from(server.weight) / total;
         writeln!(f, "  {share:5.1}% of the keys: {address}{name}")?;
@@ -162,7 +162,7 @@ fn write_change(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
             "step 3 of 4: keys are kept by the servers above, and invalidated in both lists; previous"
         }
     };
-    let addresses: Vec<_> = other.servers.iter().map(|server| show_address(&server.address)).collect();
+    let addresses: Vec<_> = other.servers.iter().map(|server| server.address.to_string()).collect();
     writeln!(f, "  the servers change, {step} servers:\n    {}", addresses.join(", "))
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use tokio::net::TcpStream;
 use tokio::runtime;
 use tokio::time::timeout;
 
-/// The default of `admin.listen`.
-pub const DEFAULT_ADMIN: &str = "127.0.0.1:9111";
+use crate::config;
+use crate::listener::ListenAddress;
 
 /// The longest time from resolving the name to the last byte of the reply.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -50,20 +51,46 @@ impl From<io::Error> for Unhealthy {
     }
 }
 
-/// Checks the sidecar with the admin address `host:port`. Prints "ready" to stdout and returns 0, or prints the reason to stderr
-/// and returns 1.
-pub fn run(admin: &str) -> ExitCode {
-    match ready(admin, TIMEOUT) {
+/// Checks the sidecar with the admin address `admin`, which is `host:port`; without it, the sidecar of the configuration file at
+/// `path` and the environment. Prints "ready" to stdout and returns 0, or prints the reason to stderr and returns 1.
+pub fn run(path: Option<&Path>, admin: Option<&str>) -> ExitCode {
+    let result = match admin {
+        Some(admin) => Ok(admin.to_owned()),
+        None => configured(path),
+    };
+    let why = match result {
+        Ok(admin) => ready(&admin, TIMEOUT).map_err(|error| format!("{admin}: {error}")),
+        Err(error) => Err(error),
+    };
+    match why {
         Ok(()) => {
             // The exit code matters even if stdout is closed.
             let _ = writeln!(io::stdout(), "ready");
             ExitCode::SUCCESS
         }
-        Err(error) => {
-            let _ = writeln!(io::stderr(), "kennel health: {admin}: {error}");
+        Err(why) => {
+            let _ = writeln!(io::stderr(), "kennel health: {why}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Where to connect to the admin listener of a configuration.
+fn configured(path: Option<&Path>) -> Result<String, String> {
+    match config::admin_address(path, config::environment())? {
+        Some(listen) => Ok(reachable(listen).to_string()),
+        None => Err("admin.listen is \"\": there is no admin listener to ask".to_owned()),
+    }
+}
+
+/// An address that listens on all interfaces is reached over loopback.
+fn reachable(mut listen: ListenAddress) -> ListenAddress {
+    match &*listen.host {
+        "0.0.0.0" => listen.host = "127.0.0.1".to_owned(),
+        "::" => listen.host = "::1".to_owned(),
+        _ => {}
+    }
+    listen
 }
 
 /// Sends a request to `/readyz` at the admin address `host:port`.
@@ -143,10 +170,33 @@ mod tests {
         let app = App::start(config::read("test.toml", toml, []).unwrap()).unwrap();
         let admin = app.admin().unwrap().to_string();
         ready(&admin, TIMEOUT).unwrap();
-        assert_eq!(run(&admin), ExitCode::SUCCESS);
+        assert_eq!(run(None, Some(&admin)), ExitCode::SUCCESS);
         app.stop();
         assert!(matches!(ready(&admin, TIMEOUT), Err(Unhealthy::Io(_))));
-        assert_eq!(run(&admin), ExitCode::FAILURE);
+        assert_eq!(run(None, Some(&admin)), ExitCode::FAILURE);
+    }
+
+    #[test]
+    fn the_sidecar_of_a_configuration_is_found_even_if_it_listens_on_all_interfaces() {
+        let path = std::env::temp_dir().join(format!("kennel-health-{}.toml", std::process::id()));
+        for (host, at) in [("0.0.0.0", Ipv4Addr::LOCALHOST.to_string()), ("[::]", "[::1]".to_owned())] {
+            let text = |port| {
+                format!(
+                    "listen.tcp = [\"127.0.0.1:0\"]\nadmin.listen = \"{host}:{port}\"\n\
+                     pools.main.servers = [\"embedded:1MiB\"]\n"
+                )
+            };
+            let app = App::start(config::read("test.toml", &text(0), []).unwrap()).unwrap();
+            let port = app.admin().unwrap().port();
+            std::fs::write(&path, text(port)).unwrap();
+            assert_eq!(configured(Some(&path)), Ok(format!("{at}:{port}")));
+            assert_eq!(run(Some(&path), None), ExitCode::SUCCESS);
+            app.stop();
+            assert_eq!(run(Some(&path), None), ExitCode::FAILURE);
+        }
+        std::fs::write(&path, "admin.listen = \"\"").unwrap();
+        assert!(configured(Some(&path)).unwrap_err().contains("no admin listener"));
+        std::fs::remove_file(path).unwrap();
     }
 
     #[test]

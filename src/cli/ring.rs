@@ -7,7 +7,6 @@ use std::process::ExitCode;
 
 use super::check::print;
 use super::description::{distribution, hash};
-use crate::config::units::show_address;
 use crate::config::{Config, ConfigErrors};
 use crate::upstream::ring::Ring;
 use crate::upstream::{PoolSpec, ServerSpec};
@@ -102,7 +101,7 @@ fn is_same(from: usize, a: &ServerSpec, to: usize, b: &ServerSpec) -> bool {
 }
 
 fn show_server(server: &ServerSpec) -> String {
-    let address = show_address(&server.address);
+    let address = server.address.to_string();
     server.name.as_ref().map_or(address.clone(), |name| format!("{address} ({name})"))
 }
 

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, unix_ms, utc};
-use crate::config::units::{show_address, show_duration};
+use crate::config::units::show_duration;
 use crate::config::{self, Config, RuleKind};
 use crate::error::Failure;
 use crate::guard::TagName;
@@ -29,7 +29,7 @@ use crate::random::Random;
 use crate::rule::{Captures, Pattern, Rules, Template, fold_tag};
 use crate::upstream::connection::Connection;
 use crate::upstream::pool::{Pool, SharedPool};
-use crate::upstream::{Address, HealthSpec, PoolSpec};
+use crate::upstream::{Address, HealthSpec, PoolSpec, ServerSpec};
 
 /// The most tags of one command. All are requested at once, and a connection queues at most 65,536 commands.
 const MAX_NAMES: usize = 16 * 1024;
@@ -188,7 +188,7 @@ fn perform(action: Action, tags: &[Tag], config: &Config, pool: &PoolSpec) -> io
         for (tag, task) in tags.iter().zip(tasks) {
             let result = task.await.unwrap_or(Err(Failure::Refused));
             results.push(result.map_err(|failure| {
-                (failure, proxy.tag_servers(&tag.name).into_iter().map(show_address).collect())
+                (failure, proxy.tag_servers(&tag.name).into_iter().map(str::to_owned).collect())
             }));
         }
         Ok(results)
@@ -216,8 +216,8 @@ async fn perform_one(
 /// A pipeline without clients or rules, connected to the pool of the tags only.
 fn proxy(config: &Config, spec: &PoolSpec) -> io::Result<(Proxy, Option<Monitor>)> {
     let tags = &config.tags;
-    let server = |server: &Address| ServerName { pool: spec.name.clone(), server: show_address(server) };
-    let servers = spec.all_servers().map(|spec| server(&spec.address)).collect();
+    let name = |server: &ServerSpec| ServerName { pool: spec.name.clone(), server: server.label() };
+    let servers = spec.all_servers().map(name).collect();
     let metrics = Arc::new(Metrics::new(Vec::new(), servers, 1));
     let rules = Rules::new(Vec::new());
     let plan = Plan::new(rules, Vec::new(), Vec::new(), 0, tags.prefix.clone(), 0, tags.replicas > 1);

@@ -9,11 +9,13 @@
 //! `load` reads the file as it is, without judging it; `integers` finds the numbers that the parser cannot represent, and `lines`
 //! the line of each key. `key_values` tells what differs between two configurations. `file` declares the keys, and `environment` overrides them. `validate` turns the result into the `settings`. It uses `listen`,
 //! `pools` and `rules` for the larger tables; these use the `validator`, which collects `errors`, and `units` and `addresses`
-//! for single values. `suggestion` finds the key that a misspelled one was meant to be.
+//! for single values. `suggestion` finds the key that a misspelled one was meant to be. `admin` reads the one key that
+//! `kennel health` needs.
 //!
 //! Invariant: nothing outside this directory imports the `config` crate.
 
 mod addresses;
+mod admin;
 mod environment;
 mod errors;
 mod failover;
@@ -32,6 +34,7 @@ pub(crate) mod units;
 mod validate;
 mod validator;
 
+pub use admin::admin_address;
 pub use environment::environment;
 pub use errors::ConfigErrors;
 pub use key_values::KeyValues;

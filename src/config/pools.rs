@@ -11,7 +11,7 @@ use super::failover::{DEFAULT_REQUEST_TIMEOUT, failover, needed_failover};
 use super::file::{self, Section};
 use super::health::health;
 use super::listen::{Listeners, valid};
-use super::units::{self, show_address};
+use super::units;
 use super::validator::{KeyPath, MINUTE, Validator, boolean, duration, integer, keys, text, word};
 use crate::monitor::step;
 use crate::upstream::{
@@ -72,7 +72,7 @@ fn forwarding_loops(v: &mut Validator<'_>, listeners: &Listeners, pool: &PoolSpe
         if let Some(ours) = ours {
             let message = format!("is Kennel's own listener {ours}: change one of the two addresses");
             let at = KeyPath::table(format!("pools.{}", pool.name));
-            v.error(&at, &format!("{key}[{i}]"), Some(&show_address(&server.address).into()), message);
+            v.error(&at, &format!("{key}[{i}]"), Some(&server.address.to_string().into()), message);
         }
     }
 }
@@ -260,7 +260,7 @@ fn server_list(
         } else {
             continue;
         };
-        v.error(at, &key, Some(&show_address(&server.address).into()), message);
+        v.error(at, &key, Some(&server.address.to_string().into()), message);
     }
     (v.errors.len() == before).then_some(servers)
 }
@@ -270,7 +270,7 @@ fn ring_name(server: &ServerSpec) -> String {
     match (&server.name, &server.address) {
         (Some(name), _) => name.clone(),
         (None, Address::Tcp { host, port: 11211 }) => host.clone(),
-        (None, address) => show_address(address),
+        (None, address) => address.to_string(),
     }
 }
 

@@ -63,14 +63,6 @@ pub(crate) fn show_size(bytes: u64) -> String {
     format!("{}{unit}", bytes / scale)
 }
 
-/// A server's address in configuration notation.
-pub(crate) fn show_address(address: &Address) -> String {
-    match address {
-        Address::Embedded { limit } => format!("embedded:{}", show_size(*limit)),
-        other => other.to_string(),
-    }
-}
-
 /// `host:port` of a listener. The host is an IPv4 address, an IPv6 address in brackets or a name. With port 0 the system
 /// chooses a free port.
 pub(super) fn listen_address(text: &str) -> Result<ListenAddress, String> {

@@ -195,7 +195,7 @@ fn global(counts: &Counts, page: &mut Page) {
     page.value(table::BYTES_READ, counts.own(layout::BYTES_READ) as f64);
     page.value(table::BYTES_WRITTEN, counts.own(layout::BYTES_WRITTEN) as f64);
     let mut build = Series::of(table::BUILD_INFO);
-    build.value(&[env!("CARGO_PKG_VERSION"), option_env!("KENNEL_REVISION").unwrap_or("unknown")], 1.0);
+    build.value(&[env!("CARGO_PKG_VERSION"), env!("KENNEL_REVISION")], 1.0);
     page.extend([build]);
 }
 

@@ -399,8 +399,7 @@ fn server_status(
     views: &Arc<Views>,
     at: usize,
 ) -> Arc<ServerStatus> {
-    let name = server.name.clone().unwrap_or_else(|| server.address.to_string());
-    Arc::new(ServerStatus::new(spec.name.clone(), name, placements, Arc::clone(views), at))
+    Arc::new(ServerStatus::new(spec.name.clone(), server.label(), placements, Arc::clone(views), at))
 }
 
 /// A connection to each server of a pool.

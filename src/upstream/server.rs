@@ -33,6 +33,7 @@ static NUMBERS: AtomicU64 = AtomicU64::new(0);
 pub struct Server {
     /// Unique in the process.
     number: u64,
+    label: String,
     address: Address,
     /// Its name on the ring, if that is not its address.
     name: Option<String>,
@@ -86,6 +87,7 @@ impl Server {
         first_attempts.close();
         Ok(Server {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            label: spec.label(),
             address: spec.address.clone(),
             name: spec.name.clone(),
             embedded,
@@ -146,6 +148,11 @@ impl Server {
     /// Its number, unique in the process.
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// What operators call it: see [`ServerSpec::label`].
+    pub fn label(&self) -> &str {
+        &self.label
     }
 
     /// Where it listens.

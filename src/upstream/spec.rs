@@ -23,13 +23,19 @@ pub enum Address {
     },
 }
 
+/// As in a configuration.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Address::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
             Address::Tcp { host, port } => write!(f, "{host}:{port}"),
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
-            Address::Embedded { limit } => write!(f, "embedded:{limit}"),
+            Address::Embedded { limit } => {
+                let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+                let divides = |(_, shift): &(&str, u32)| limit.trailing_zeros() >= *shift;
+                let (unit, shift) = units.into_iter().find(divides).unwrap_or(("B", 0));
+                write!(f, "embedded:{}{unit}", limit >> shift)
+            }
         }
     }
 }
@@ -43,6 +49,13 @@ pub struct ServerSpec {
     pub weight: u32,
     /// Its name on the ring, in place of `host:port`. A named server can move without moving its keys.
     pub name: Option<String>,
+}
+
+impl ServerSpec {
+    /// What operators call it, in the log, the metrics and on the status page: its name, otherwise its address.
+    pub fn label(&self) -> String {
+        self.name.clone().unwrap_or_else(|| self.address.to_string())
+    }
 }
 
 /// How a key's hash selects a server.

@@ -52,6 +52,7 @@ mod shutdown;
 mod slow_clients;
 mod slow_is_sick;
 mod slow_server;
+mod startup;
 mod stats;
 mod tag_command;
 mod tag_replicas;

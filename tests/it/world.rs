@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -254,7 +254,6 @@ pub(crate) fn free_address() -> SocketAddr {
 pub(crate) struct Kennel {
     process: Process,
     dir: PathBuf,
-    lines: Arc<Mutex<Vec<String>>>,
     tcp: SocketAddr,
     admin: SocketAddr,
 }
@@ -292,30 +291,22 @@ impl Kennel {
         let file = dir.join("kennel.toml");
         std::fs::write(&file, toml).expect("write the configuration");
         let log = std::fs::File::create(dir.join("stderr")).expect("create the log");
-        command.arg("--config").arg(&file).stdout(Stdio::piped()).stderr(log);
+        command.arg("--config").arg(&file).stdout(Stdio::null()).stderr(log);
         for (name, _) in std::env::vars_os().filter(|(n, _)| n.to_string_lossy().starts_with("KENNEL_")) {
             command.env_remove(name);
         }
-        let mut process = Process::spawn(&mut command);
-        let stdout = process.child.stdout.take().expect("stdout is a pipe");
-        let lines = Arc::new(Mutex::new(Vec::new()));
-        let reader = lines.clone();
-        let read = move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                reader.lock().expect("no holder panics").push(line);
-            }
-        };
-        std::thread::spawn(read);
+        let process = Process::spawn(&mut command);
         let unset = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let mut kennel = Kennel { process, dir, lines, tcp: unset, admin: unset };
+        let mut kennel = Kennel { process, dir, tcp: unset, admin: unset };
         eventually("kennel logs its addresses and that it is ready", || {
             // The guard lives in `kennel`: this panic kills the process and removes the directory like any other.
             if let Some(status) = kennel.process.ended() {
                 panic!("kennel ended ({status}) before it was ready\n{}\nwith\n{toml}", kennel.log());
             }
-            let (tcp, admin) = (kennel.listening("tcp "), kennel.admin_line());
+            let (tcp, admin) =
+                (kennel.logged("listening tcp="), kennel.logged("listening for operators url=http://"));
             let (Some(tcp), Some(admin)) = (tcp, admin) else { return false };
-            (kennel.tcp, kennel.admin) = (parse(&tcp), parse(&admin));
+            (kennel.tcp, kennel.admin) = (parse(&tcp), parse(admin.trim_end_matches('/')));
             kennel.http("/readyz").split(' ').nth(1) == Some(readiness)
         });
         let default_ports = [11211, 9111];
@@ -340,7 +331,7 @@ impl Kennel {
     pub(crate) fn unix_client(&self) -> Client {
         let mut path = None;
         eventually("kennel logs its Unix socket", || {
-            path = self.listening("unix ");
+            path = self.logged("listening unix=");
             path.is_some()
         });
         Client::unix(Path::new(&path.expect("just checked")))
@@ -430,23 +421,17 @@ impl Kennel {
         String::from_utf8_lossy(&reply).into_owned()
     }
 
-    /// Its whole log, for a failure message.
+    /// Its whole log.
     pub(crate) fn log(&self) -> String {
-        let stderr = std::fs::read_to_string(self.dir.join("stderr")).unwrap_or_default();
-        format!("stdout: {}\nstderr: {stderr}", self.lines.lock().expect("no holder panics").join("\n"))
+        std::fs::read_to_string(self.dir.join("stderr")).unwrap_or_default()
     }
 
-    fn listening(&self, kind: &str) -> Option<String> {
-        self.logged_after(&format!("kennel: listening on {kind}"))
-    }
-
-    fn admin_line(&self) -> Option<String> {
-        Some(self.logged_after("kennel: admin on http://")?.trim_end_matches('/').to_owned())
-    }
-
-    fn logged_after(&self, prefix: &str) -> Option<String> {
-        let lines = self.lines.lock().expect("no holder panics");
-        lines.iter().find_map(|l| Some(l.strip_prefix(prefix)?.trim().to_owned()))
+    /// What follows these words of the log, up to the end of the line.
+    fn logged(&self, words: &str) -> Option<String> {
+        let log = self.log();
+        // The last line may be incomplete.
+        let (_, rest) = log.split_once(&format!(" kennel: {words}"))?;
+        Some(rest.split_once('\n')?.0.to_owned())
     }
 }
 

@@ -5,9 +5,23 @@ use std::path::{Component, Path, PathBuf};
 
 /// All written files with their paths: sources, pages, configurations, scripts.
 pub(crate) fn texts() -> Vec<(String, String)> {
-    let folders =
-        ["src", "tests", "benches", "bench", "fuzz", "docs", "config", "deploy", "scripts", ".ci", ".config"];
-    let top = ["README.md", "CHANGELOG.md", "Cargo.toml", "clippy.toml", "deny.toml", "rustfmt.toml"];
+    let folders = [
+        "src",
+        "tests",
+        "benches",
+        "bench",
+        "fuzz",
+        "docs",
+        "config",
+        "deploy",
+        "packaging",
+        "scripts",
+        ".ci",
+        ".config",
+        ".github",
+    ];
+    let top =
+        ["README.md", "CHANGELOG.md", "Cargo.toml", "build.rs", "clippy.toml", "deny.toml", "rustfmt.toml"];
     let all = folders.iter().chain(&top).flat_map(|path| files(path));
     // Generated files may have any length.
     let written = all.filter(|path| !path.starts_with("tests/golden/") && !path.ends_with(".lock"));

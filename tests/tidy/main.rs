@@ -8,12 +8,14 @@ mod code;
 mod files;
 mod pages;
 mod promises;
+mod queries;
 
 use circles::circles;
 use code::{Source, everything_rust, paths_from, sources, words_at};
 use files::{read, texts};
 use pages::{dead_links, pages, unknown_names, unshown_limits, wrong_configuration, wrong_limits};
 use promises::missing_mechanisms;
+use queries::{Metrics, dashboard, wrong_queries};
 
 /// The modules of `src/`, the top layer first. Imports point down, or to a module of the same layer that is no sibling.
 const LAYERS: [&[&str]; 6] = [
@@ -193,6 +195,18 @@ fn every_limit_of_the_architecture_page_names_the_test_that_reaches_it() {
 #[test]
 fn the_configuration_page_gives_every_key_with_its_default_and_no_other() {
     report(wrong_configuration(&read("docs/configuration.md"), &read("config/kennel.toml")));
+}
+
+#[test]
+fn the_dashboard_the_alerts_and_the_operations_page_query_metrics_that_exist() {
+    let metrics = Metrics::of_page(&read("docs/metrics.md"));
+    let json = read("deploy/grafana/kennel.json");
+    let (queries, mut problems) = dashboard("deploy/grafana/kennel.json", &json);
+    problems.extend(queries.iter().flat_map(|(at, query)| wrong_queries(at, query, false, &metrics)));
+    for path in ["deploy/prometheus/kennel.rules.yml", "docs/operations.md", "docs/metrics.md"] {
+        problems.extend(wrong_queries(path, &read(path), true, &metrics));
+    }
+    report(problems);
 }
 
 #[test]

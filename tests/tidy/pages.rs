@@ -41,8 +41,18 @@ pub(crate) fn dead_links(path: &str, text: &str) -> Vec<String> {
 }
 
 fn is_path(code: &str) -> bool {
-    const FOLDERS: [&str; 9] =
-        ["src/", "tests/", "docs/", "config/", "deploy/", "scripts/", "benches/", "bench/", "fuzz/"];
+    const FOLDERS: [&str; 10] = [
+        "src/",
+        "tests/",
+        "docs/",
+        "config/",
+        "deploy/",
+        "packaging/",
+        "scripts/",
+        "benches/",
+        "bench/",
+        "fuzz/",
+    ];
     let plain = code.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
     plain && FOLDERS.iter().any(|folder| code.starts_with(folder))
 }

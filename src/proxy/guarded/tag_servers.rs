@@ -8,7 +8,6 @@ use crate::guard::{Item, TagName, version_of};
 use crate::proxy::key::GuardedKey;
 use crate::proxy::key::Place;
 use crate::proxy::pipeline::Proxy;
-use crate::upstream::Address;
 use crate::upstream::connection::Connection;
 
 /// The key that a bump of this tag runs on.
@@ -28,11 +27,11 @@ pub(super) fn tag_version(item: &Item, place: &Place) -> Option<u64> {
 }
 
 impl Proxy {
-    /// The servers that store a tag: one, or two with copies.
-    pub fn tag_servers(&self, name: &TagName) -> SmallVec<[&Address; 2]> {
+    /// The labels of the servers that store a tag: one, or two with copies.
+    pub fn tag_servers(&self, name: &TagName) -> SmallVec<[&str; 2]> {
         let key = self.key_of_tag(name);
         let connections = self.places_of_tag(&key).into_iter().map(|place| self.tag_connection(&place));
-        connections.map(|connection| connection.server().address()).collect()
+        connections.map(|connection| connection.server().label()).collect()
     }
 
     /// The key of a tag.

@@ -128,7 +128,7 @@ impl Statistics {
                 Some(Reply::StaleCas) | None => Failure::Down,
             };
             failed = failed.or(Some(failure));
-            missing.push(connection.server().address().to_string());
+            missing.push(connection.server().label().to_owned());
         }
         let server_info = &scope.proxy.server_info;
         let outcome = match (self.kind, failed) {

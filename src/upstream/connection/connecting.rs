@@ -61,7 +61,7 @@ impl Connection {
             // Attempts are made several times a second. A different error may follow the first, and is logged too, but later.
             let skip = logged.as_ref().is_some_and(|(last, at)| *last == why || at.elapsed() < LOG_AGAIN);
             if !skip {
-                warn!(server = %self.server.address(), why, "not connected");
+                warn!(server = self.server.label(), address = %self.server.address(), why, "not connected");
                 logged = Some((why, Instant::now()));
             }
             self.fail_all(&error);
@@ -73,7 +73,8 @@ impl Connection {
     /// A connection was made at this epoch, and the probe has found these capabilities. Sends the deferred commands, or fails
     /// them.
     pub(super) fn opened(&self, epoch: u32, found: &Capabilities) {
-        info!(server = %self.server.address(), version = %found.version, "connected");
+        let server = &self.server;
+        info!(server = server.label(), address = %server.address(), version = %found.version, "connected");
         self.metrics.connected(found.missing_feature.is_none());
         self.set_capabilities(found);
         let mut state = self.state.borrow_mut();
@@ -102,17 +103,17 @@ impl Connection {
 
     /// Stores what a probe found, and logs it if it changed.
     pub(super) fn set_capabilities(&self, found: &Capabilities) {
-        let (address, version) = (self.server.address(), &found.version);
+        let (server, version) = (self.server.label(), &found.version);
         // Logged once, though every worker probes the server, and repeats inconclusive probes.
         let before = self.server.set_capabilities(found).and_then(|before| before.missing_feature);
         match (before, found.missing_feature) {
             (before, Some(missing_feature)) if before != Some(missing_feature) => {
                 warn!(
-                    server = %address, %version, why = %missing_feature,
+                    server, %version, why = %missing_feature,
                     "cannot guard: its guarded keys are misses and cannot be stored; its raw keys are served"
                 );
             }
-            (Some(_), None) => info!(server = %address, %version, "can guard again"),
+            (Some(_), None) => info!(server, %version, "can guard again"),
             _ => {}
         }
         self.metrics.guards(found.missing_feature.is_none());

@@ -27,13 +27,13 @@ impl Connection {
 /// Logs and counts a change, once for the whole process. `was_healthy` is whether the server was healthy before.
 fn report(server: &Server, metrics: &ServerMetrics, to: HealthState, was_healthy: bool) {
     metrics.health(to, was_healthy);
-    let server = server.address();
+    let server = server.label();
     match to {
         HealthState::Sick => {
-            warn!(%server, "sick: it answers too slowly; its requests fail at once until it recovers")
+            warn!(server, "sick: it answers too slowly; its requests fail at once until it recovers")
         }
-        HealthState::HalfOpen => info!(%server, "answers in time again: it gets a part of its requests"),
-        HealthState::Healthy => info!(%server, "healthy again"),
+        HealthState::HalfOpen => info!(server, "answers in time again: it gets a part of its requests"),
+        HealthState::Healthy => info!(server, "healthy again"),
     }
 }
 

@@ -1,0 +1,126 @@
+//! The arguments of the command line. Man pages and shell completions are generated from them too.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::log;
+
+/// The version of the package, and the commit that it was built from.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("KENNEL_REVISION"), ")");
+
+/// A memcached sidecar with dog-pile protection and tags.
+///
+/// Without a command, runs the sidecar. Without --config, it listens on 127.0.0.1:11211, guards every key and stores values in a
+/// memcached inside the process.
+#[derive(Parser)]
+#[command(version = VERSION, about)]
+pub struct Arguments {
+    /// Configuration file (TOML). KENNEL_… variables override its keys.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Format of the log on stderr: text or json.
+    #[arg(long, value_name = "FORMAT", global = true)]
+    pub log_format: Option<log::Format>,
+    /// What to do instead of running the sidecar.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// The commands other than running the sidecar.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Validate a configuration and describe it; report all errors.
+    Check {
+        /// Also connect to every server and report its version and whether it can guard keys. Exit code 1 if a server cannot be
+        /// reached, or cannot guard keys although a rule requires it.
+        #[arg(long)]
+        connect: bool,
+        /// Configuration file (TOML). KENNEL_… variables override its keys.
+        file: PathBuf,
+    },
+    /// Demonstrate the guard with simulated clients, in under a minute. Needs no server and no configuration.
+    Demo,
+    /// Check whether the sidecar of a configuration is ready. Exit code 0 if it is, otherwise 1.
+    Health {
+        /// Configuration file of the sidecar (TOML), for admin.listen. KENNEL_… variables override it.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Admin address of the sidecar, instead of that of its configuration.
+        #[arg(long, value_name = "ADDR")]
+        admin: Option<String>,
+    },
+    /// Compare the pools of two configurations: print the share of keys that move, from which server to which.
+    Ring {
+        /// Only this pool.
+        #[arg(long, value_name = "NAME")]
+        pool: Option<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// Current configuration file (TOML). KENNEL_… variables do not apply.
+        old: PathBuf,
+        /// New configuration file (TOML).
+        new: PathBuf,
+    },
+    /// Invalidate tags for all sidecars, or print when they were last invalidated. Needs no running sidecar.
+    Tag {
+        /// Configuration file of the sidecars (TOML). KENNEL_… variables override its keys.
+        #[arg(long, value_name = "FILE", global = true)]
+        config: Option<PathBuf>,
+        /// What to do with the tags.
+        #[command(subcommand)]
+        command: TagCommand,
+    },
+}
+
+/// The commands of `kennel tag`.
+#[derive(Subcommand)]
+pub enum TagCommand {
+    /// Invalidate every value that carries one of these tags. Exit code 0 if the servers have acknowledged all bumps.
+    Bump {
+        /// Names of tags, without tags.prefix.
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<OsString>,
+    },
+    /// Print the version of each tag, which is the time of its last bump: in milliseconds since 1970, and in UTC.
+    Get {
+        /// Names of tags, without tags.prefix.
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<OsString>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        <Arguments as clap::CommandFactory>::command().debug_assert();
+        let file = |line: &str| {
+            let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
+            let Some(Command::Tag { config, .. }) = arguments.command else { panic!("{line}") };
+            config.or(arguments.config)
+        };
+        for line in [
+            "kennel --config f tag bump a",
+            "kennel tag --config f bump a",
+            "kennel tag bump a b --config f",
+            "kennel tag get --config f a",
+        ] {
+            assert_eq!(file(line).as_deref(), Some(Path::new("f")), "{line}");
+        }
+        assert!(Arguments::try_parse_from(["kennel", "tag", "bump"]).is_err(), "a name is required");
+    }
+
+    #[test]
+    fn the_version_names_the_commit() {
+        let version = <Arguments as clap::CommandFactory>::command().render_version();
+        assert_eq!(version, format!("kennel {} ({})\n", env!("CARGO_PKG_VERSION"), env!("KENNEL_REVISION")));
+        assert!(!env!("KENNEL_REVISION").is_empty());
+    }
+}

@@ -1,0 +1,66 @@
+//! What a process that starts prints: lines of its log alone, in the format that was asked for.
+
+use std::process::{Command, Output};
+
+use crate::world::{Kennel, addresses, eventually, memcacheds, sidecar_toml, temp_dir};
+
+/// Runs `kennel --config` until it ends.
+fn refused(toml: &str, arguments: &[&str], rust_log: &str) -> Output {
+    let dir = temp_dir();
+    let file = dir.join("kennel.toml");
+    std::fs::write(&file, toml).expect("write the configuration");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kennel"));
+    let output = command.arg("--config").arg(&file).args(arguments).env("RUST_LOG", rust_log).output();
+    let _ = std::fs::remove_dir_all(dir);
+    output.expect("kennel runs")
+}
+
+#[test]
+fn every_mistake_of_a_configuration_is_a_line_of_the_log() {
+    let toml = "color = 1\n[pools.main]\nservers = []\n";
+    for (format, begins) in [("json", "{\"timestamp\":\""), ("text", "2")] {
+        let output = refused(toml, &["--log-format", format], "");
+        assert_eq!(output.status.code(), Some(1));
+        let log = String::from_utf8(output.stderr).expect("text");
+        let lines: Vec<&str> = log.lines().collect();
+        assert_eq!(lines.len(), 2, "{log}");
+        assert!(lines.iter().all(|l| l.starts_with(begins) && l.contains("ERROR")), "{log}");
+        assert!(
+            lines[0].contains("color is not a known key") && lines[1].contains("pools.main.servers"),
+            "{log}"
+        );
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    }
+}
+
+#[test]
+fn a_wrong_rust_log_is_reported_in_the_format_of_the_log() {
+    let output = refused("", &["--log-format", "json"], "kennel=loud");
+    assert_eq!(output.status.code(), Some(1));
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(log.starts_with('{') && log.contains("RUST_LOG=") && log.lines().count() == 1, "{log}");
+}
+
+#[test]
+fn a_server_has_the_same_name_in_the_log_the_metrics_and_on_the_page() {
+    let servers = memcacheds(2);
+    let addresses = addresses(&servers);
+    let toml = sidecar_toml(&addresses, &[]);
+    let named = format!("{{ address = {:?}, name = \"alpha\" }}", addresses[0]);
+    let toml = toml.replacen(&format!("{:?}", addresses[0]), &named, 1);
+    assert!(toml.contains(&named), "{toml}");
+    let kennel = Kennel::start(&toml);
+    kennel.client().store("key", b"value", 0);
+    for (name, address) in [("alpha", &addresses[0]), (&*addresses[1], &addresses[1])] {
+        let logged = format!("connected server={name:?} address={address} ");
+        eventually("the log names the server", || kennel.log().contains(&logged));
+        let up = kennel.metrics().sum("kennel_upstream_up", &[&format!("server={name:?}")]);
+        assert!(up > 0.0, "{name} in the metrics");
+        let page = kennel.http("/");
+        assert!(page.contains(&format!(">{name}<")), "{name} in {page}");
+    }
+    assert!(
+        !kennel.http("/").contains(&format!(">{}<", addresses[0])),
+        "a named server is shown by its name"
+    );
+}
