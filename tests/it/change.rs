@@ -282,12 +282,14 @@ fn walk_under_load(
         }
         site.ended.store(true, SeqCst);
     });
+    let dies = servers.iter().any(|server| server.has_died());
     let counts = [&site.changes, &site.refused, &site.fresh, &site.stale, &site.builds];
     let [changes, refused, fresh, stale, builds] = counts.map(|count| count.load(SeqCst));
     println!(
         "{changes} changes acknowledged, {refused} refused; {fresh} fresh reads, {stale} stale; {builds} builds"
     );
-    assert!(changes > 10 * refused, "{refused} of {changes} refused");
+    // Until the keys of a server that dies have moved, their changes are refused.
+    assert!(dies || changes > 10 * refused, "{refused} of {changes} refused");
 }
 
 #[test]

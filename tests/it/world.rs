@@ -129,6 +129,7 @@ pub(crate) struct Memcached {
     program: PathBuf,
     args: Vec<String>,
     process: Option<Process>,
+    has_died: bool,
 }
 
 impl Memcached {
@@ -151,7 +152,13 @@ impl Memcached {
         for _ in 0..20 {
             let address = free_address();
             if let Some(process) = spawn_memcached(program, address, &args) {
-                return Memcached { address, program: program.to_owned(), args, process: Some(process) };
+                return Memcached {
+                    address,
+                    program: program.to_owned(),
+                    args,
+                    process: Some(process),
+                    has_died: false,
+                };
             }
         }
         panic!("no memcached came up in 20 attempts, each on a port that was free a moment before");
@@ -165,6 +172,12 @@ impl Memcached {
     /// SIGKILL. Returns once it has ended.
     pub(crate) fn kill(&mut self) {
         self.process = None;
+        self.has_died = true;
+    }
+
+    /// Whether it was ever killed.
+    pub(crate) fn has_died(&self) -> bool {
+        self.has_died
     }
 
     /// Kills it if it runs and starts an empty one at the same address; returns once that responds.
