@@ -26,6 +26,8 @@ pub struct Plan {
     fault: u64,
     /// The faults that happen.
     kinds: Vec<Fault>,
+    /// Only the server hangs, and only its witnesses have the other faults.
+    evicts_witnesses: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +42,8 @@ enum Fault {
     Flush,
     /// A record is evicted.
     Evict,
+    /// A record is evicted at once and several times more. Only in plans of its own.
+    EvictOften,
     /// A process starts anew.
     Restart,
     /// A process stands still.
@@ -71,9 +75,27 @@ impl Plan {
         let steps = 800 + random.below(800) as u32;
         let (slow, fault) = (5 + random.below(60), 10 + random.below(60));
         let apart = random.below(4) == 0;
-        let plan = Plan { seed, mutant, processes, windows, steps, apart, slow, fault, kinds };
+        let plan = Plan {
+            seed,
+            mutant,
+            processes,
+            windows,
+            steps,
+            apart,
+            slow,
+            fault,
+            kinds,
+            evicts_witnesses: false,
+        };
         // What the mutants break is on the server whose place is agreed on.
-        Plan { apart: plan.apart && mutant.is_none(), ..plan }
+        let plan = Plan { apart: plan.apart && mutant.is_none(), ..plan };
+        if mutant == Some(Mutant::LostCopyKeepsFence) { plan.with_evictions() } else { plan }
+    }
+
+    /// The server hangs, and the witnesses lose their records again and again while they are cut off from single processes.
+    pub fn with_evictions(self) -> Plan {
+        let (windows, kinds) = (vec![1000; self.processes], vec![Fault::Hang, Fault::Cut, Fault::EvictOften]);
+        Plan { windows, fault: 8, evicts_witnesses: true, kinds, ..self }
     }
 }
 
@@ -167,6 +189,8 @@ pub struct World {
     /// The arrival of the last command on each connection.
     last: HashMap<(usize, usize, u32), u64>,
     cut: HashMap<(usize, usize), u64>,
+    /// Until when each server loses its record again and again.
+    evicted_until: [u64; 4],
     random: Random,
 }
 
@@ -188,6 +212,7 @@ impl World {
             ids: 0,
             last: HashMap::new(),
             cut: HashMap::new(),
+            evicted_until: [0; 4],
             random: Random::seeded(plan.seed ^ 0x5EED),
             plan,
         }
@@ -219,6 +244,7 @@ impl World {
     pub fn run(&mut self) -> Result<(), String> {
         for _ in 0..self.plan.steps {
             self.now += 1 + self.random.below(40);
+            self.evict_again();
             self.deliver();
             for at in 0..self.processes.len() {
                 if self.processes[at].paused_until > self.now {
@@ -241,6 +267,14 @@ impl World {
             self.recover();
         }
         Ok(())
+    }
+
+    fn evict_again(&mut self) {
+        for (server, until) in self.evicted_until.into_iter().enumerate() {
+            if until > self.now {
+                self.servers[server].evict(Key::Place(failover::Item::Record));
+            }
+        }
     }
 
     fn note_place(&mut self, at: usize) {
@@ -277,7 +311,8 @@ impl World {
         let mut replies: Vec<Reply> =
             round.replies.into_iter().map(|reply| reply.unwrap_or_else(failed)).collect();
         if let (Some(mutant), true) = (self.plan.mutant, round.reads) {
-            mutant.replies(&mut replies);
+            let used = self.processes[at].agreement.view(now).map(|(view, _)| view.fence);
+            mutant.replies(&mut replies, used);
         }
         let random = self.random.below(u64::MAX);
         let commands = self.processes[at].agreement.resume(&replies, moment, random);
@@ -457,7 +492,11 @@ impl World {
 
     fn fault(&mut self, kind: Fault) {
         // The server whose place is agreed on fails more often than its witnesses.
-        let server = [0, 0, 0, 1, 2][self.random.below(5) as usize];
+        let server = match (self.plan.evicts_witnesses, kind) {
+            (false, _) => [0, 0, 0, 1, 2][self.random.below(5) as usize],
+            (true, Fault::Hang) => 0,
+            (true, _) => 1 + self.random.below(2) as usize,
+        };
         let process = self.random.below(self.processes.len() as u64) as usize;
         self.log(|| format!("{kind:?} of server {server}, process {process}"));
         match kind {
@@ -479,6 +518,7 @@ impl World {
                 _ => self.servers[..3].iter_mut().for_each(Server::flush),
             },
             Fault::Evict => self.servers[server].evict(Key::Place(failover::Item::Record)),
+            Fault::EvictOften => self.evicted_until[server] = self.now + self.random.below(600),
             Fault::Restart => {
                 let life = self.processes[process].life + 1;
                 let epochs = self.processes[process].epochs;
