@@ -12,8 +12,6 @@ pub enum Mutant {
     LeaseInTheGrace,
     /// An invalidation is acknowledged without a view.
     AcknowledgesWithoutView,
-    /// A process whose view is valid takes a copy that was lost for one of its record, and so keeps the fence.
-    LostCopyKeepsFence,
 }
 
 impl Mutant {
@@ -24,11 +22,10 @@ impl Mutant {
         (Mutant::ViewOfOneCopy, 800),
         (Mutant::LeaseInTheGrace, 1200),
         (Mutant::AcknowledgesWithoutView, 200),
-        (Mutant::LostCopyKeepsFence, 2000),
     ];
 
-    /// What the machine is told instead of the replies to its reads. `used`: the fence of its valid view.
-    pub fn replies(self, replies: &mut [Reply], used: Option<u64>) {
+    /// What the machine is told instead of the replies to its reads.
+    pub fn replies(self, replies: &mut [Reply]) {
         let records = replies.len().min(3);
         let records = &mut replies[..records];
         match self {
@@ -36,21 +33,6 @@ impl Mutant {
             Mutant::ViewOfOneCopy => {
                 if let Some(one) = records.iter().find(|reply| record(reply).is_some()).cloned() {
                     records.fill(one);
-                }
-            }
-            Mutant::LostCopyKeepsFence => {
-                let held = records.iter().find_map(|reply| match reply {
-                    Reply::Found(value, _) if record(reply).is_some_and(|held| Some(held.fence) == used) => {
-                        Some(value.clone())
-                    }
-                    _ => None,
-                });
-                for reply in records {
-                    if let (Reply::Found(value, _), Some(held)) = (reply, &held)
-                        && value.is_empty()
-                    {
-                        value.clone_from(held);
-                    }
                 }
             }
             Mutant::LeaseInTheGrace | Mutant::AcknowledgesWithoutView => {}

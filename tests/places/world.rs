@@ -88,14 +88,16 @@ impl Plan {
             evicts_witnesses: false,
         };
         // What the mutants break is on the server whose place is agreed on.
-        let plan = Plan { apart: plan.apart && mutant.is_none(), ..plan };
-        if mutant == Some(Mutant::LostCopyKeepsFence) { plan.with_evictions() } else { plan }
+        Plan { apart: plan.apart && mutant.is_none(), ..plan }
     }
 
     /// The server hangs, and the witnesses lose their records again and again while they are cut off from single processes.
     pub fn with_evictions(self) -> Plan {
-        let (windows, kinds) = (vec![1000; self.processes], vec![Fault::Hang, Fault::Cut, Fault::EvictOften]);
-        Plan { windows, fault: 8, evicts_witnesses: true, kinds, ..self }
+        let windows = vec![400; self.processes];
+        let kinds =
+            [Fault::Hang, Fault::Hang, Fault::Cut, Fault::EvictOften, Fault::EvictOften, Fault::EvictOften];
+        let kinds = kinds.to_vec();
+        Plan { windows, fault: 25, evicts_witnesses: true, kinds, ..self }
     }
 }
 
@@ -311,8 +313,7 @@ impl World {
         let mut replies: Vec<Reply> =
             round.replies.into_iter().map(|reply| reply.unwrap_or_else(failed)).collect();
         if let (Some(mutant), true) = (self.plan.mutant, round.reads) {
-            let used = self.processes[at].agreement.view(now).map(|(view, _)| view.fence);
-            mutant.replies(&mut replies, used);
+            mutant.replies(&mut replies);
         }
         let random = self.random.below(u64::MAX);
         let commands = self.processes[at].agreement.resume(&replies, moment, random);
@@ -508,7 +509,9 @@ impl World {
                 self.processes.iter_mut().for_each(|process| process.connected[server] = false);
                 self.requests.retain(|_, request| !uses_cas(&request.op));
             }
-            Fault::Hang => self.servers[server].hung ^= true,
+            Fault::Hang => {
+                self.servers[server].hung = self.plan.evicts_witnesses || !self.servers[server].hung
+            }
             Fault::Cut => {
                 let until = self.now + self.random.below(8000);
                 self.cut.insert((process, server), until);
@@ -518,7 +521,7 @@ impl World {
                 _ => self.servers[..3].iter_mut().for_each(Server::flush),
             },
             Fault::Evict => self.servers[server].evict(Key::Place(failover::Item::Record)),
-            Fault::EvictOften => self.evicted_until[server] = self.now + self.random.below(600),
+            Fault::EvictOften => self.evicted_until[server] = self.now + self.random.below(200),
             Fault::Restart => {
                 let life = self.processes[process].life + 1;
                 let epochs = self.processes[process].epochs;
