@@ -502,24 +502,22 @@ impl World {
         let waiting = |world: &World| {
             world.clients.iter().filter(|client| matches!(client.state, State::Waits { .. })).count()
         };
-        match self.outages.built(KEY, owner, self.pooled, &value, now, &policy) {
-            Some(Awaited { served, freed }) => {
-                let is_late = now.mono >= build.began + self.policy.max_rebuild.as_millis() as u64;
-                if self.policy.serves_stale() && !self.policy.outage_ttl.is_zero() && !is_late {
-                    self.kept_at = Some(self.now);
-                }
-                if !self.is(Mutant::WaitersNotServed) {
-                    self.seen.handed += served.len() as u64;
-                    self.wake(&served, Some(&value))?;
-                }
-                let left = waiting(self).saturating_sub(freed.len());
-                if left > 0 {
-                    return Err(format!("promise 9: {left} readers wait on although a value was built"));
-                }
-                self.wake(&freed, None)?;
+        // Otherwise its miss has been invalidated, or is not known: what is kept remains.
+        let built = self.outages.built(KEY, owner, self.pooled, &value, now, &policy);
+        if let Some(Awaited { served, freed }) = built {
+            let is_late = now.mono >= build.began + self.policy.max_rebuild.as_millis() as u64;
+            if self.policy.serves_stale() && !self.policy.outage_ttl.is_zero() && !is_late {
+                self.kept_at = Some(self.now);
             }
-            // Its miss is known: what is kept remains.
-            None => {}
+            if !self.is(Mutant::WaitersNotServed) {
+                self.seen.handed += served.len() as u64;
+                self.wake(&served, Some(&value))?;
+            }
+            let left = waiting(self).saturating_sub(freed.len());
+            if left > 0 {
+                return Err(format!("promise 9: {left} readers wait on although a value was built"));
+            }
+            self.wake(&freed, None)?;
         }
         self.fill(owner, build);
         Ok(())
