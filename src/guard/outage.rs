@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use super::envelope::TagName;
 use super::inputs::Now;
-use super::leases::{MAX_WAITERS_PER_KEY, NO_WAIT_MS, Owner};
+use super::leases::{KnownMiss, MAX_WAITERS_PER_KEY, NO_WAIT_MS, Owner, Writer};
 use super::policy::{Policy, millis};
 
 /// The most keys in the table. Readers of further keys receive misses at once.
@@ -303,21 +303,24 @@ impl<W> Outages<W> {
         }
     }
 
-    /// `owner` stores this value. If it builds the key, the value is kept for `outage_ttl` if the rule may serve stale values,
-    /// and the waiting readers are returned. Otherwise `None`: [`Outages::changed`] must be called. `pooled`: a `set` may end
-    /// the miss of another connection of its client.
+    /// `writer` stores this value. If it builds the key, the value is kept for `outage_ttl` if the rule may serve stale values,
+    /// and the waiting readers are returned. Otherwise `None`: [`Outages::changed`] must be called. A `set` of a client
+    /// with a pool of connections may end the miss of another connection, if its own has had none.
     pub fn built(
         &mut self,
         key: &[u8],
-        owner: Owner,
-        pooled: bool,
+        writer: Writer,
         value: &OutageValue,
         now: Now,
         policy: &Policy,
     ) -> Option<Awaited<W>> {
+        let Writer { owner, known_miss, pooled } = writer;
         let state = self.keys.get_mut(key)?;
         let own = state.builders.iter().position(|builder| builder.owner == owner);
-        let peer = || state.builders.iter().position(|builder| pooled && builder.owner.peers == owner.peers);
+        // A connection with a miss of its own builds for that, although it may have been invalidated: not for a later one of a peer.
+        let may_be_a_peers = pooled && known_miss == KnownMiss::No;
+        let peer =
+            || state.builders.iter().position(|builder| may_be_a_peers && builder.owner.peers == owner.peers);
         let builder = state.builders[own.or_else(peer)?];
         if pooled {
             // The next `set` of the same client may be that of this build.

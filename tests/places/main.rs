@@ -51,6 +51,19 @@ fn nothing_invalidated_is_fresh_wherever_the_keys_of_a_server_are() {
 }
 
 #[test]
+fn witnesses_that_lose_the_record_again_and_again_bring_no_former_fence_back() {
+    let mut seen = world::Seen::default();
+    for seed in seeds(200) {
+        let mut world = World::new(Plan::drawn(seed, None).with_evictions());
+        if let Err(why) = world.run() {
+            panic!("seed {seed}: {why}");
+        }
+        seen.add(&world.seen);
+    }
+    println!("{seen:?}");
+}
+
+#[test]
 fn each_defence_is_needed() {
     let lucky = std::sync::Mutex::new(Vec::new());
     let next = std::sync::atomic::AtomicUsize::new(0);

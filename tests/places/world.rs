@@ -26,6 +26,8 @@ pub struct Plan {
     fault: u64,
     /// The faults that happen.
     kinds: Vec<Fault>,
+    /// Only the server hangs, and only its witnesses have the other faults.
+    evicts_witnesses: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +42,8 @@ enum Fault {
     Flush,
     /// A record is evicted.
     Evict,
+    /// A record is evicted at once and several times more. Only in plans of its own.
+    EvictOften,
     /// A process starts anew.
     Restart,
     /// A process stands still.
@@ -71,9 +75,29 @@ impl Plan {
         let steps = 800 + random.below(800) as u32;
         let (slow, fault) = (5 + random.below(60), 10 + random.below(60));
         let apart = random.below(4) == 0;
-        let plan = Plan { seed, mutant, processes, windows, steps, apart, slow, fault, kinds };
+        let plan = Plan {
+            seed,
+            mutant,
+            processes,
+            windows,
+            steps,
+            apart,
+            slow,
+            fault,
+            kinds,
+            evicts_witnesses: false,
+        };
         // What the mutants break is on the server whose place is agreed on.
         Plan { apart: plan.apart && mutant.is_none(), ..plan }
+    }
+
+    /// The server hangs, and the witnesses lose their records again and again while they are cut off from single processes.
+    pub fn with_evictions(self) -> Plan {
+        let windows = vec![400; self.processes];
+        let kinds =
+            [Fault::Hang, Fault::Hang, Fault::Cut, Fault::EvictOften, Fault::EvictOften, Fault::EvictOften];
+        let kinds = kinds.to_vec();
+        Plan { windows, fault: 25, evicts_witnesses: true, kinds, ..self }
     }
 }
 
@@ -167,6 +191,8 @@ pub struct World {
     /// The arrival of the last command on each connection.
     last: HashMap<(usize, usize, u32), u64>,
     cut: HashMap<(usize, usize), u64>,
+    /// Until when each server loses its record again and again.
+    evicted_until: [u64; 4],
     random: Random,
 }
 
@@ -188,6 +214,7 @@ impl World {
             ids: 0,
             last: HashMap::new(),
             cut: HashMap::new(),
+            evicted_until: [0; 4],
             random: Random::seeded(plan.seed ^ 0x5EED),
             plan,
         }
@@ -219,6 +246,7 @@ impl World {
     pub fn run(&mut self) -> Result<(), String> {
         for _ in 0..self.plan.steps {
             self.now += 1 + self.random.below(40);
+            self.evict_again();
             self.deliver();
             for at in 0..self.processes.len() {
                 if self.processes[at].paused_until > self.now {
@@ -241,6 +269,14 @@ impl World {
             self.recover();
         }
         Ok(())
+    }
+
+    fn evict_again(&mut self) {
+        for (server, until) in self.evicted_until.into_iter().enumerate() {
+            if until > self.now {
+                self.servers[server].evict(Key::Place(failover::Item::Record));
+            }
+        }
     }
 
     fn note_place(&mut self, at: usize) {
@@ -457,7 +493,11 @@ impl World {
 
     fn fault(&mut self, kind: Fault) {
         // The server whose place is agreed on fails more often than its witnesses.
-        let server = [0, 0, 0, 1, 2][self.random.below(5) as usize];
+        let server = match (self.plan.evicts_witnesses, kind) {
+            (false, _) => [0, 0, 0, 1, 2][self.random.below(5) as usize],
+            (true, Fault::Hang) => 0,
+            (true, _) => 1 + self.random.below(2) as usize,
+        };
         let process = self.random.below(self.processes.len() as u64) as usize;
         self.log(|| format!("{kind:?} of server {server}, process {process}"));
         match kind {
@@ -469,7 +509,9 @@ impl World {
                 self.processes.iter_mut().for_each(|process| process.connected[server] = false);
                 self.requests.retain(|_, request| !uses_cas(&request.op));
             }
-            Fault::Hang => self.servers[server].hung ^= true,
+            Fault::Hang => {
+                self.servers[server].hung = self.plan.evicts_witnesses || !self.servers[server].hung
+            }
             Fault::Cut => {
                 let until = self.now + self.random.below(8000);
                 self.cut.insert((process, server), until);
@@ -479,6 +521,7 @@ impl World {
                 _ => self.servers[..3].iter_mut().for_each(Server::flush),
             },
             Fault::Evict => self.servers[server].evict(Key::Place(failover::Item::Record)),
+            Fault::EvictOften => self.evicted_until[server] = self.now + self.random.below(200),
             Fault::Restart => {
                 let life = self.processes[process].life + 1;
                 let epochs = self.processes[process].epochs;

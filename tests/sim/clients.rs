@@ -231,7 +231,7 @@ impl World {
         end: ReadEnd,
     ) -> Result<(), Violation> {
         let Request { sidecar, now, place, .. } = request;
-        let fence = if self.plan.is(Mutant::NumbersOfAllFences) { 0 } else { place.fence() };
+        let fence = if self.plan.shares_numbers() { 0 } else { place.fence() };
         let moment = self.local_now(sidecar);
         let name = self.plan.keys[key].key.clone();
         let policy = self.plan.keys[key].policy.clone();

@@ -194,4 +194,9 @@ impl Plan {
     pub fn is(&self, mutant: Mutant) -> bool {
         self.mutant == Some(mutant)
     }
+
+    /// Whether CAS numbers are shown to clients whatever the fence.
+    pub fn shares_numbers(&self) -> bool {
+        self.is(Mutant::NumbersOfAllFences) || self.is(Mutant::NoFenceOfValues)
+    }
 }

@@ -24,5 +24,6 @@ mod near;
 mod places;
 mod rare;
 mod world;
+mod outages;
 mod seeds;
 mod promises;

@@ -110,6 +110,9 @@ pub enum Mutant {
     FillUnderAnotherFence,
     /// Clients are shown the CAS numbers of the servers, whatever the fence.
     NumbersOfAllFences,
+    /// Neither the fence of a value nor that of a CAS number is compared: [`Mutant::FenceNotCompared`] and
+    /// [`Mutant::NumbersOfAllFences`] at once.
+    NoFenceOfValues,
     /// A sidecar whose view is no longer valid goes on with it.
     ViewOutlivesItself,
     /// The item of a tag counts whatever its fence.
@@ -217,7 +220,7 @@ impl World {
         let Some(mutant) = self.plan.mutant else { return };
         let stale_for = self.plan.keys[op.key].policy.stale_seconds();
         match (mutant, &op.doing) {
-            (M::FenceNotCompared, _) => {
+            (M::FenceNotCompared | M::NoFenceOfValues, _) => {
                 for (command, reply) in op.commands.iter().zip(replies) {
                     if let (ItemRef::Value, ServerReply::Item(item)) = (command.item, reply)
                         && let Some(value) = sealed_under(&item.value, op.place.fence())

@@ -180,6 +180,7 @@ mutants! {
     a_fence_that_is_not_compared_is_caught: FenceNotCompared, plan_places, 100, "promise 2";
     a_fill_under_another_fence_is_caught: FillUnderAnotherFence, plan_places, 1000, "promise 2";
     a_cas_number_that_counts_under_every_fence_is_caught: NumbersOfAllFences, plan_places, 2000, "promise 2";
+    values_and_numbers_of_every_fence_are_caught: NoFenceOfValues, plan_places, 100, "promise 2";
     a_view_that_outlives_itself_is_caught: ViewOutlivesItself, plan_places, 200, "promise 2";
     a_tag_that_is_not_sealed_with_its_fence_is_caught: TagNotSealed, plan_places, 1000, "promise 2";
     a_copy_that_is_restored_from_a_place_that_has_ended_is_caught: RestoresFromAnEndedPlace, plan_found, 2, "promise 2";

@@ -262,7 +262,7 @@ impl World {
 
     /// The fence under which a sidecar reads the CAS number that a client sends.
     fn fence_of_numbers(&self, sidecar: usize, key: usize) -> u64 {
-        if self.plan.is(Mutant::NumbersOfAllFences) { 0 } else { self.place_of_key(sidecar, key).fence() }
+        if self.plan.shares_numbers() { 0 } else { self.place_of_key(sidecar, key).fence() }
     }
 
     pub fn remove_won(&mut self, client: usize, key: usize, cas: u64) {

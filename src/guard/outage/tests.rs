@@ -10,6 +10,11 @@ fn at(mono: u64) -> Now {
     Now { wall: 0, mono }
 }
 
+/// A connection that has had no miss of its own.
+fn writer(owner: Owner, pooled: bool) -> Writer {
+    Writer { owner, known_miss: KnownMiss::No, pooled }
+}
+
 fn policy() -> Policy {
     Policy { cold_wait: Duration::from_secs(2), outage_ttl: Duration::from_secs(1), ..Policy::default() }
 }
@@ -38,7 +43,7 @@ impl Table {
 
     /// Those to whom it is handed; nobody else is freed.
     fn built(&mut self, key: &[u8], owner: u64, text: &'static str, now: u64) -> Option<Vec<u32>> {
-        let built = self.outages.built(key, owner.into(), false, &value(text), at(now), &self.policy);
+        let built = self.outages.built(key, writer(owner.into(), false), &value(text), at(now), &self.policy);
         built.map(|Awaited { served, freed }| {
             assert!(freed.is_empty());
             served
@@ -84,7 +89,7 @@ fn only_a_builders_value_is_kept() {
     let builder = Owner { connection: 8, peers: 5 };
     table.outages.read(read(builder), at(NOW), &policy(), || 0);
     for (pooled, is_kept) in [(false, false), (true, true)] {
-        let built = table.outages.built(b"p", peers, pooled, &value("new"), at(NOW), &policy());
+        let built = table.outages.built(b"p", writer(peers, pooled), &value("new"), at(NOW), &policy());
         assert_eq!(built.is_some(), is_kept, "only in a pool does its set end another connection's miss");
     }
 }
@@ -200,7 +205,7 @@ fn under_a_strict_rule_a_value_is_handed_to_those_who_waited_before_its_build_be
     let mut table = Table::awaited();
     table.policy.stale_for = Duration::ZERO;
     let outages = &mut table.outages;
-    let built = outages.built(KEY, 1.into(), false, &value("first"), at(NOW), &table.policy);
+    let built = outages.built(KEY, writer(1.into(), false), &value("first"), at(NOW), &table.policy);
     // Something may have been invalidated elsewhere between the beginning of the build and that of their reads.
     assert_eq!(built, Some(Awaited { served: Vec::new(), freed: vec![2, 3] }));
     assert_eq!(outages.kept(), (0, 0));
@@ -214,7 +219,7 @@ fn under_a_strict_rule_a_value_is_handed_to_those_who_waited_before_its_build_be
     assert!(matches!(read(4, None), OutageRead::Wait { .. }));
     // A second miss of the builder does not make its value newer.
     assert_eq!(read(2, None), OutageRead::SecondMiss);
-    let built = outages.built(KEY, 2.into(), false, &value("second"), at(NOW), &table.policy);
+    let built = outages.built(KEY, writer(2.into(), false), &value("second"), at(NOW), &table.policy);
     assert_eq!(built, Some(Awaited { served: vec![3], freed: vec![4] }));
 }
 
@@ -235,7 +240,7 @@ fn under_a_strict_rule_the_sets_of_a_pool_are_as_old_as_the_oldest_build_that_th
     assert_eq!(outages.let_through(KEY, reader, at(NOW + 1_000), &table.policy), Ok(()));
     // Whose build this is, is not known. The next one may be the first build.
     let mut built = |by| {
-        let built = outages.built(KEY, by, true, &value("new"), at(NOW + 1_000), &table.policy);
+        let built = outages.built(KEY, writer(by, true), &value("new"), at(NOW + 1_000), &table.policy);
         built.map(|awaited| (awaited.served.len(), awaited.freed.len()))
     };
     assert_eq!(built(connection(3)), Some((0, 1)));
@@ -245,7 +250,7 @@ fn under_a_strict_rule_the_sets_of_a_pool_are_as_old_as_the_oldest_build_that_th
         table.outages.read(request, at(NOW + 1_000), &table.policy, || 0)
     };
     assert!(matches!(read(9.into()), OutageRead::Wait { .. }), "the one that was let through builds");
-    let built = table.outages.built(KEY, connection(1), true, &value("old"), at(NOW), &table.policy);
+    let built = table.outages.built(KEY, writer(connection(1), true), &value("old"), at(NOW), &table.policy);
     assert_eq!(built.map(|awaited| (awaited.served.len(), awaited.freed.len())), Some((0, 1)));
 }
 
@@ -302,7 +307,8 @@ fn a_client_that_won_before_the_server_failed_is_the_builder() {
     assert_eq!(given_way(&policy()).read(KEY, 4, 4, NOW + 1_000), OutageRead::Miss, "its set is too late");
     // It read the database before they asked for the value.
     let strict = Policy { stale_for: Duration::ZERO, ..policy() };
-    let built = given_way(&strict).outages.built(KEY, 1.into(), false, &value("new"), at(NOW), &strict);
+    let built =
+        given_way(&strict).outages.built(KEY, writer(1.into(), false), &value("new"), at(NOW), &strict);
     assert_eq!(built, Some(Awaited { served: Vec::new(), freed: vec![2, 3] }));
 }
 
@@ -343,4 +349,18 @@ fn nobody_waits_for_a_builder_that_has_had_cold_wait_once_another_one_was_let_th
     assert!(!table.outages.is_built(KEY, 5.into(), at(NOW + 2_100)));
     assert!(matches!(table.read(KEY, 6, 6, NOW + 2_100), OutageRead::Wait { .. }));
     assert_eq!(table.built(KEY, 1, "late", NOW + 2_200), Some(vec![6]), "it is handed on all the same");
+}
+
+#[test]
+fn a_set_for_a_miss_of_its_own_connection_does_not_end_the_build_of_a_peer() {
+    let connection = |number| Owner { connection: number, peers: 7 };
+    let mut table = Table::new(1 << 20);
+    // The first one's build was invalidated, and the second one builds anew.
+    let owner = connection(2);
+    let request = OutageRequest { key: KEY, tags: &[], owner, may_wait: true, waited: None };
+    assert_eq!(table.outages.read(request, at(NOW), &table.policy, || 2), OutageRead::Miss);
+    let late = Writer { known_miss: KnownMiss::Yes, ..writer(connection(1), true) };
+    assert_eq!(table.outages.built(KEY, late, &value("old"), at(NOW), &table.policy), None);
+    let blind = writer(connection(1), true);
+    assert!(table.outages.built(KEY, blind, &value("new"), at(NOW), &table.policy).is_some());
 }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
-use crate::guard::leases::{Build, KnownMiss, Owner};
+use crate::guard::leases::{Build, KnownMiss, Owner, Writer};
 use crate::guard::outage::{Awaited, OutageRead, OutageRequest, OutageValue, Outages};
 use crate::guard::{TagName, Wait};
 use crate::metrics::{Limit, WaitEnd};
@@ -212,17 +212,19 @@ impl Proxy {
             return;
         }
         let value = value.map(|(payload, flags)| OutageValue { payload: payload.to_vec().into(), flags });
-        let pooled = client.listener.is_pooled(client.has_missed());
+        let (pooled, known_miss) =
+            (client.listener.is_pooled(client.has_missed()), client.known_miss(key, self));
+        let writer = Writer { owner: client.owner, known_miss, pooled };
         let Awaited { served, freed } = self.outages.with(&self.metrics, |outages| {
             let built = value.as_ref().and_then(|value| {
                 outages.add_tags(&key.key, &key.explicit_tags());
-                outages.built(&key.key, client.owner, pooled, value, now, policy)
+                outages.built(&key.key, writer, value, now, policy)
             });
             match built {
                 Some(awaited) => awaited,
                 // Built after a miss that has been invalidated since, or that is not remembered: it is no newer than what is
                 // kept.
-                None if value.is_some() && client.known_miss(key, self) == KnownMiss::Yes => {
+                None if value.is_some() && known_miss == KnownMiss::Yes => {
                     Awaited { served: Vec::new(), freed: Vec::new() }
                 }
                 None => Awaited { served: Vec::new(), freed: outages.changed(&key.key) },
