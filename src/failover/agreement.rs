@@ -234,7 +234,9 @@ impl Agreement {
         self.note_answer(replies.first(), sent);
         // Its answer to this very round: an earlier one may have come before what the others ask about.
         let has_answer = self.unbroken.is_some();
-        let mut commands = self.suspicion.note(&replies[replies.len().min(COPIES)..], now, has_answer);
+        let window = u64::from(self.window);
+        let asked = &replies[replies.len().min(COPIES)..];
+        let mut commands = self.suspicion.note(asked, now, has_answer, window);
         let change = match agreed(&copies) {
             Some(record) => {
                 self.disagreed = None;

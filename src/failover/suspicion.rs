@@ -34,7 +34,13 @@ impl Suspicion {
     }
 
     /// Takes the replies to [`Suspicion::reads`], and answers a question of another process if this one has an answer of the server.
-    pub(super) fn note(&mut self, replies: &[Reply], now: Moment, has_answer: bool) -> Vec<Command> {
+    pub(super) fn note(
+        &mut self,
+        replies: &[Reply],
+        now: Moment,
+        has_answer: bool,
+        window: u64,
+    ) -> Vec<Command> {
         let number = |reply: &Reply| match reply {
             Reply::Found(value, _) => std::str::from_utf8(value).ok()?.parse::<u64>().ok(),
             _ => None,
@@ -44,7 +50,8 @@ impl Suspicion {
             self.tracked = None;
             return Vec::new();
         };
-        if self.tracked.is_none_or(|(tracked, _)| tracked != asked) {
+        // Whoever has not read the answers does not know yet that there are none.
+        if alive.is_empty() || self.tracked.is_none_or(|(tracked, _)| tracked != asked) {
             self.tracked = Some((asked, now.mono));
         }
         if alive.iter().filter_map(number).any(|answered| answered == asked) {
@@ -54,7 +61,8 @@ impl Suspicion {
             return Vec::new();
         }
         self.answered = asked;
-        set(Item::Alive, asked, 0)
+        // It does not end before the question.
+        set(Item::Alive, asked, window)
     }
 
     /// Asks whether another process has an answer, if this one `suspects` the server. Returns true once nobody has had one for a

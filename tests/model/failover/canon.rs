@@ -5,7 +5,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use kennel::failover::{Agreement, Record, Reply};
+use kennel::failover::{Agreement, Item, Record, Reply};
 
 use super::plan::Plan;
 use super::world::{Sent, World};
@@ -14,6 +14,9 @@ use super::world::{Sent, World};
 const FENCE: u64 = 1 << 63;
 /// Marks the version of a tag, which is renamed.
 const VERSION: u64 = 1 << 62;
+
+/// Marks the number of a question, which is renamed.
+const QUESTION: u64 = 1 << 61;
 
 /// What the machine writes into a hasher.
 #[derive(Default)]
@@ -82,6 +85,29 @@ impl Canon<'_> {
         self.number(if ahead > 0 { 100 + ahead } else { behind });
     }
 
+    /// A question that nobody can read any more is as good as none.
+    fn question(&mut self, number: u64) {
+        let Some(asked) = &self.world.asked else { return };
+        let is_told = |(_, sent): &(usize, Sent)| *sent == Sent::Tell(Item::Suspicion, number);
+        let rounds = || self.world.sidecars.iter().filter_map(|sidecar| sidecar.round.as_ref());
+        let is_sent = rounds().any(|round| {
+            round.commands.iter().zip(&round.replies).any(|(sent, reply)| reply.is_none() && is_told(sent))
+        });
+        let is_live = is_sent || asked.questions.contains(&Some(number));
+        self.tokens.push(if is_live { number | QUESTION } else { 0 });
+    }
+
+    fn asked(&mut self, order: [usize; 2]) {
+        let Some(asked) = &self.world.asked else { return };
+        for item in asked.questions.into_iter().chain(asked.answers) {
+            self.question(item.unwrap_or(0));
+        }
+        for at in order {
+            self.number(u64::from(asked.cut[at]) | u64::from(asked.ran[at]) << 1);
+        }
+        self.number(u64::from(asked.dead) | u64::from(asked.steady) << 1);
+    }
+
     fn ahead(&mut self, time: u64) {
         self.number(time.saturating_sub(self.world.now));
     }
@@ -143,12 +169,18 @@ impl Canon<'_> {
             self.age(since);
         }
         if self.option(&mut fields) {
-            fields.skip(1);
+            let asked = fields.next();
+            self.question(asked);
             let since = fields.next();
             self.age(since);
         }
-        // What others were answered, and the answers of others: there are none.
-        fields.skip(3);
+        // What it has answered, and what was answered to it.
+        for _ in 0..2 {
+            let number = fields.next();
+            self.question(number);
+        }
+        // Shown to operators only.
+        fields.skip(1);
         let stage = fields.next();
         self.number(stage);
         match stage {
@@ -189,7 +221,7 @@ impl Canon<'_> {
     fn reply(&mut self, copy: usize, sent: Sent, reply: Option<&Reply>) {
         match reply {
             None => self.number(0_u64),
-            Some(Reply::Found(..)) if matches!(sent, Sent::Other(_)) => self.number(1_u64),
+            Some(Reply::Found(..)) if matches!(sent, Sent::Other(_) | Sent::Tell(..)) => self.number(1_u64),
             Some(Reply::Found(value, cas)) => {
                 self.number(2_u64);
                 self.cas(copy, cas.number);
@@ -221,6 +253,10 @@ impl Canon<'_> {
                     }
                 }
                 Sent::Other(_) => self.number(9 + *copy as u64),
+                Sent::Tell(item, number) => {
+                    self.number(20 + *copy as u64 + 10 * u64::from(*item == Item::Alive));
+                    self.question(*number);
+                }
             }
             self.reply(*copy, *sent, reply.as_ref());
         }
@@ -287,6 +323,7 @@ fn tokens(world: &World, plan: &Plan, order: [usize; 2]) -> Vec<u64> {
     canon.number(late.len() as u64);
     canon.tokens.extend(late.into_iter().flatten());
     canon.guarded(order);
+    canon.asked(order);
     renamed(world, canon.tokens)
 }
 
@@ -298,11 +335,12 @@ fn renamed(world: &World, mut tokens: Vec<u64>) -> Vec<u64> {
         names.dedup();
         names
     };
-    let (fences, versions) = (names(FENCE), names(VERSION));
+    let (fences, versions, questions) = (names(FENCE), names(VERSION), names(QUESTION));
     for token in &mut tokens {
         let names = match *token {
             fence if fence & FENCE != 0 => &fences,
             version if version & VERSION != 0 => &versions,
+            question if question & QUESTION != 0 => &questions,
             _ => continue,
         };
         *token = names.partition_point(|other| *other < *token) as u64;

@@ -3,6 +3,7 @@
 mod plan;
 mod world;
 mod guarded;
+mod suspicion;
 mod canon;
 mod search;
 mod traces;
@@ -61,6 +62,30 @@ fn places_do_not_overlap_when_a_server_fails_and_returns() {
 #[test]
 fn places_do_not_overlap_after_a_flush() {
     keeps_the_promises(&Plan::new("a flush", Left { flushes: 1, ..NOTHING }));
+}
+
+/// Whoever loses the server and reaches it again, as often as may be: while one sidecar reaches it, its place does not move. Once
+/// nobody does, it can.
+#[test]
+fn places_move_only_if_no_sidecar_reaches_the_server() {
+    let plan = Plan { asks: true, ..Plan::new("suspicion", NOTHING) };
+    keeps_the_promises(&plan);
+    // With two sidecars, whoever has lost the server is answered by the other one, which has not answered this question.
+    keeps_the_promises(&Plan { mutant: Some(Mutant::AnswersEndFirst), name: "answers end first", ..plan });
+}
+
+#[test]
+fn places_need_questions_and_answers() {
+    for mutant in [Mutant::AnswersNotRead, Mutant::DoesNotAnswer] {
+        let plan = Plan { asks: true, mutant: Some(mutant), ..Plan::new("suspicion", NOTHING) };
+        match explore(&plan) {
+            Err(found) => {
+                println!("{mutant:?}: {} after {} states", found.broken.0, found.states);
+                assert!(found.broken.0.starts_with("promise 11"), "{}", found.broken.0);
+            }
+            Ok(explored) => panic!("{mutant:?} was not caught in {explored:?}"),
+        }
+    }
 }
 
 /// Walks with more faults than a search can end with.

@@ -35,6 +35,8 @@ pub struct Plan {
     pub limit: Left,
     /// A guarded key; `true`: its tag is on the server and the key elsewhere.
     pub guarded: Option<bool>,
+    /// Sidecars ask each other about the server, and any one of them may lose it; otherwise nobody answers.
+    pub asks: bool,
     pub mutant: Option<Mutant>,
     /// No more states than this.
     pub most: Option<usize>,
@@ -44,8 +46,8 @@ impl Plan {
     pub fn new(name: &'static str, left: Left) -> Plan {
         let limit = Left { failures: 1, refusals: 1, delays: 1, losses: 1, flushes: 1, restarts: 1 };
         let (is_new, windows, whole_reads, slow) = (false, [2; 2], true, 0);
-        let (guarded, mutant, most) = (None, None, None);
-        Plan { name, is_new, windows, whole_reads, slow, left, limit, guarded, mutant, most }
+        let (guarded, asks, mutant, most) = (None, false, None, None);
+        Plan { name, is_new, windows, whole_reads, slow, left, limit, guarded, asks, mutant, most }
     }
 
     /// The longest time that any decision depends on, in ticks.
@@ -88,6 +90,12 @@ pub enum Mutant {
     AcknowledgesWithoutView,
     /// The fence of a value is not compared.
     FenceNotCompared,
+    /// A sidecar that has lost the server does not read what the others answer.
+    AnswersNotRead,
+    /// A sidecar with an answer does not tell the others.
+    DoesNotAnswer,
+    /// An answer may end before its question.
+    AnswersEndFirst,
 }
 
 impl Mutant {

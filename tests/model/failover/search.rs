@@ -24,6 +24,7 @@ impl Step {
             | Step::Delay(..)
             | Step::Lose(_)
             | Step::Flush
+            | Step::Asked(_)
             | Step::Restart(_) => Kind::Wrong,
             _ => Kind::Step,
         }
@@ -36,7 +37,9 @@ fn start(plan: &Plan) -> Result<World, Violation> {
 
 fn goods(world: &World) -> u8 {
     let is_over = world.guarded.as_ref().is_some_and(super::guarded::Guarded::is_over);
-    if is_over || (0..2).all(|at| world.view(at).is_some()) { GOOD } else { 0 }
+    let is_dead = world.asked.as_ref().is_some_and(|asked| asked.dead);
+    let is_placed = |at| world.view(at).is_some_and(|view| !is_dead || view.standby);
+    if is_over || (0..2).all(is_placed) { GOOD } else { 0 }
 }
 
 /// Explores everything, or as much as the plan says, the nearest states first.

@@ -4,6 +4,7 @@ use kennel::failover::{Agreement, Cas, Item, Moment, Operation, Record, Reply, T
 
 use super::guarded::Guarded;
 use super::plan::{Left, Mutant, Plan};
+use super::suspicion::Asked;
 use crate::world::Violation;
 
 /// The monotonic clock when the model begins. It counts ticks.
@@ -27,6 +28,8 @@ pub enum Sent {
     Write(Record, u64),
     /// Of a suspicion.
     Other(Item),
+    /// Stores a question or an answer.
+    Tell(Item, u64),
 }
 
 /// The commands of a round that are under way, and their replies.
@@ -58,6 +61,7 @@ pub struct World {
     pub retired: Vec<u64>,
     pub left: Left,
     pub guarded: Option<Guarded>,
+    pub asked: Option<Asked>,
     pub drawn: u64,
 }
 
@@ -87,6 +91,8 @@ pub enum Step {
     Flush,
     /// A sidecar restarts.
     Restart(usize),
+    /// Something happens to the questions, or to who reaches the server.
+    Asked(super::suspicion::Step),
     /// A step of a guarded operation.
     Guarded(super::guarded::Step),
 }
@@ -109,6 +115,7 @@ impl World {
             retired: Vec::new(),
             left: plan.left,
             guarded: None,
+            asked: None,
             drawn: 0,
         }
     }
@@ -130,6 +137,7 @@ impl World {
             }
         }
         assert!((0..2).all(|at| world.view(at).is_some()), "a running pool has views");
+        world.asked = plan.asks.then(Asked::default);
         world.guarded = plan.guarded.map(|tagged| Guarded::new(tagged, world.current));
         Ok(world)
     }
@@ -188,11 +196,13 @@ impl World {
         }
         let may_wait =
             |sidecar: &Sidecar| sidecar.round.as_ref().is_none_or(|round| self.now - round.began < plan.slow);
-        if self.sidecars.iter().all(may_wait) {
+        if self.sidecars.iter().all(may_wait) && self.asked.as_ref().is_none_or(Asked::may_tick) {
             steps.push(Step::Tick);
         }
         for at in 0..2 {
-            if self.sidecars[at].round.is_none() && plan.whole_reads {
+            if self.asked.is_some() && self.sidecars[at].round.is_none() {
+                steps.push(Step::Read(at, 0));
+            } else if self.sidecars[at].round.is_none() && plan.whole_reads {
                 self.whole_reads(at, &mut steps);
             } else if self.sidecars[at].round.is_none() {
                 steps.push(Step::Begin(at));
@@ -220,6 +230,9 @@ impl World {
         if self.left.flushes > 0 {
             steps.push(Step::Flush);
         }
+        if let Some(asked) = &self.asked {
+            steps.extend(asked.steps(plan).into_iter().map(Step::Asked));
+        }
         if let Some(guarded) = &self.guarded {
             steps.extend(guarded.steps(self, plan).into_iter().map(Step::Guarded));
         }
@@ -243,7 +256,10 @@ impl World {
     pub fn after(&self, step: Step, plan: &Plan) -> Result<World, Violation> {
         let mut world = self.clone();
         match step {
-            Step::Tick => world.now += 1,
+            Step::Tick => {
+                world.now += 1;
+                world.asked.iter_mut().for_each(Asked::tick);
+            }
             Step::Begin(at) => {
                 let commands = world.sidecars[at].agreement.begin(world.now);
                 world.send(at, commands, Vec::new());
@@ -251,6 +267,7 @@ impl World {
             Step::Read(at, failed) | Step::ReadRefused(at, failed) => {
                 let commands = world.sidecars[at].agreement.begin(world.now);
                 world.send(at, commands, Vec::new());
+                world.asked.iter_mut().for_each(|asked| asked.runs(at));
                 let refused = matches!(step, Step::ReadRefused(..));
                 world.left.refusals -= plan.limit.refusals * u8::from(refused);
                 world.left.failures -= plan.limit.failures * failed.count_ones() as u8;
@@ -307,6 +324,7 @@ impl World {
                     guarded.forget(at);
                 }
             }
+            Step::Asked(step) => world.asked.iter_mut().for_each(|asked| asked.take(step)),
             Step::Guarded(step) => Guarded::take(&mut world, step, plan),
         }
         // A comparison with a CAS that is gone fails whenever it arrives.
@@ -336,6 +354,9 @@ impl World {
             let what = if one.standby == other.standby { "fences" } else { "places" };
             return Err(Violation(format!("overlap: two {what} are used at the same time")));
         }
+        if let Some(asked) = &self.asked {
+            asked.check(self)?;
+        }
         match &self.guarded {
             Some(guarded) => guarded.check(self, plan),
             None => Ok(()),
@@ -350,6 +371,7 @@ impl World {
                     Sent::Write(Record { version: 0, ..record }, cas.number)
                 }
                 (Item::Record, _) => Sent::Read,
+                (item, Operation::Set(value, _)) => Sent::Tell(item, super::suspicion::number(&value)),
                 (item, _) => Sent::Other(item),
             };
             (command.copy, sent)
@@ -364,7 +386,11 @@ impl World {
         let Some(mut round) = self.sidecars[at].round.take() else { return };
         for n in 0..round.commands.len() {
             if round.commands[n].0 == copy && round.replies[n].is_none() {
-                round.replies[n] = Some(with(self, round.commands[n].1));
+                let is_cut = copy == 0 && self.asked.as_ref().is_some_and(|asked| asked.is_cut(at));
+                round.replies[n] = Some(match is_cut {
+                    true => Reply::Failed { refused: true },
+                    false => with(self, round.commands[n].1),
+                });
             }
         }
         let Some(mut replies) = round.replies.iter().cloned().collect::<Option<Vec<Reply>>>() else {
@@ -372,9 +398,14 @@ impl World {
             return;
         };
         let is_first = round.found.is_empty();
+        if is_first && self.asked.is_none() {
+            // Nobody has answered for a long time.
+            replies.resize(7, Reply::Absent);
+        }
         let found = if is_first { replies[..3].to_vec() } else { round.found };
         if let (Some(mutant), true) = (plan.mutant, is_first) {
             let known = self.sidecars[at].agreement.status(self.now).record;
+            super::suspicion::mutate(mutant, &mut replies);
             mutant.replies(&mut replies, plan.windows[at], known);
             if mutant == Mutant::ValidFromReplies {
                 let _ = self.sidecars[at].agreement.begin(self.now);
@@ -397,9 +428,14 @@ impl World {
     fn execute(&mut self, copy: usize, sent: Sent, plan: &Plan) -> Reply {
         let held = &mut self.copies[copy];
         let adds = plan.mutant == Some(Mutant::AddsToEmptyCopies);
+        if let Some(asked) = &mut self.asked
+            && let Some(reply) = asked.execute(copy, sent, plan.mutant)
+        {
+            return reply;
+        }
         match sent {
             Sent::Other(Item::Suspicion) => Reply::Found(QUESTION.to_vec(), Cas { number: 0, epoch: 0 }),
-            Sent::Other(_) => Reply::Absent,
+            Sent::Other(_) | Sent::Tell(..) => Reply::Absent,
             Sent::Read => {
                 if held.is_none() && adds {
                     return Reply::Found(Vec::new(), Cas { number: 0, epoch: 0 });
