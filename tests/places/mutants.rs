@@ -6,8 +6,6 @@ use kennel::failover::{Record, Reply};
 pub enum Mutant {
     /// A new fence is used at once.
     NoGrace,
-    /// One copy is a view.
-    ViewOfOneCopy,
     /// A miss during the grace leaves the right to fill.
     LeaseInTheGrace,
     /// An invalidation is acknowledged without a view.
@@ -17,12 +15,8 @@ pub enum Mutant {
 impl Mutant {
     /// Those that random schedules catch, with a number of seeds among which one does. The model has a schedule for each of the
     /// others (docs/model.md).
-    pub const ALL: &[(Mutant, u64)] = &[
-        (Mutant::NoGrace, 200),
-        (Mutant::ViewOfOneCopy, 800),
-        (Mutant::LeaseInTheGrace, 1200),
-        (Mutant::AcknowledgesWithoutView, 200),
-    ];
+    pub const ALL: &[(Mutant, u64)] =
+        &[(Mutant::NoGrace, 200), (Mutant::LeaseInTheGrace, 1200), (Mutant::AcknowledgesWithoutView, 200)];
 
     /// What the machine is told instead of the replies to its reads.
     pub fn replies(self, replies: &mut [Reply]) {
@@ -30,20 +24,8 @@ impl Mutant {
         let records = &mut replies[..records];
         match self {
             Mutant::NoGrace => settle(records),
-            Mutant::ViewOfOneCopy => {
-                if let Some(one) = records.iter().find(|reply| record(reply).is_some()).cloned() {
-                    records.fill(one);
-                }
-            }
             Mutant::LeaseInTheGrace | Mutant::AcknowledgesWithoutView => {}
         }
-    }
-}
-
-fn record(reply: &Reply) -> Option<Record> {
-    match reply {
-        Reply::Found(value, _) => Record::decode(value),
-        _ => None,
     }
 }
 
