@@ -181,6 +181,32 @@ fn requests_in_flight_end_under_the_configuration_that_they_began_with() {
 }
 
 #[test]
+fn a_request_in_flight_is_not_taken_for_one_of_a_rule_that_has_its_place_now() {
+    let rules =
+        [guarded("first", "f:*", "cold_wait = \"0ms\""), guarded("second", "s:*", "cold_wait = \"0ms\"")];
+    let (_servers, gate, [kennel, _]) = gated_fleet(&rules);
+    let toml = std::fs::read_to_string(kennel.dir().join("kennel.toml")).expect("its configuration");
+    let swapped = toml.replace(&rules[1], "").replace(&rules[0], &format!("{}\n{}", rules[1], rules[0]));
+    let before = hash(&kennel);
+    let mut client = kennel.client();
+    gate.hold_replies();
+    client.send(b"get f:a\r\n");
+    gate.until_held();
+    kennel.write_config(&swapped);
+    kennel.hang_up();
+    eventually("the next configuration is in force", || hash(&kennel) != before);
+    gate.release();
+    assert_eq!(client.only_value("f:a"), None);
+    let won = |rule: &str| {
+        kennel.metrics().sum("kennel_requests_total", &[&format!("rule={rule:?}"), "outcome=\"miss_won\""])
+    };
+    eventually("it is counted", || won("first") + won("second") == 1.0);
+    assert_eq!([won("first"), won("second")], [1.0, 0.0]);
+    client.store("f:a", b"built", 600);
+    assert_eq!(client.get("f:a").as_deref(), Some(&b"built"[..]));
+}
+
+#[test]
 fn a_lease_outlives_a_reload_and_is_renewed_under_the_next_configuration() {
     let servers = memcacheds(3);
     let rule = "stale_for = \"30s\"\nlock_ttl = \"2s\"\ncold_wait = \"20s\"\ncold_limit = \"20s\"";
