@@ -30,10 +30,11 @@ use crate::config::{Config, Loaded};
 use crate::guard::near::Changes;
 use crate::listener::{self, AdminSocket, FlushAll, ListenAddress, WorkerListener};
 use crate::log;
-use crate::metrics::{FailoverSource, Metrics, WorkerMetrics};
+use crate::metrics::{FailoverSource, Metrics, Totals, WorkerMetrics};
 use crate::open_files::{self, Budget};
 use crate::proxy::{KeyHasher, LeaseTable, OutageTable, ServerInfo, Shared, TagCache};
 use crate::random::Random;
+use crate::upstream::pool::SharedPool;
 use crate::worker::{Configured, ConnectionLimit, Switch, Worker};
 use errors::StartError;
 use in_force::{InForce, Monitors};
@@ -78,7 +79,7 @@ struct Lasting {
     hasher: KeyHasher,
     clock: Clock,
     start: Instant,
-    baseline: Arc<Mutex<Option<crate::metrics::Totals>>>,
+    baseline: Arc<Mutex<Option<Totals>>>,
     connection_limit: Arc<ConnectionLimit>,
     /// The limit on open files.
     open_files: Option<u64>,
@@ -101,7 +102,7 @@ impl App {
         let config = &loaded.config;
         let workers = workers(config);
         let open_files = open_files::raise();
-        let max_connections = max_connections(config, open_files)?;
+        let max_connections = max_connections(config, workers, open_files)?;
         let (listeners, of_workers) = listener::BoundListeners::default().bind(&config.listen, workers)?;
         let admin = config.admin.as_ref().map(listener::bind_admin).transpose()?;
         let metrics = Metrics::new(plan::rule_names(config), plan::server_names(config), workers);
@@ -173,10 +174,6 @@ impl App {
             }));
             Ok(())
         })?;
-        if app.in_force.config.pools.iter().all(|pool| pool.failover.is_none()) {
-            open.cancel();
-            app.readiness.ready();
-        }
         let readiness = app.readiness.clone();
         app.monitors.when_known(app.in_force.known(), move || {
             open.cancel();
@@ -192,7 +189,7 @@ impl App {
     /// A listener cannot be bound, a file cannot be loaded, or the system refuses a resource.
     pub async fn switch_to(&mut self, loaded: Loaded) -> Result<Vec<String>, StartError> {
         let (config, workers) = (&loaded.config, self.workers.len());
-        let max_connections = max_connections(config, self.lasting.open_files)?;
+        let max_connections = max_connections(config, workers, self.lasting.open_files)?;
         let (listeners, of_workers) = self.in_force.listeners.bind(&config.listen, workers)?;
         let new_admin = config.admin.as_ref().filter(|admin| !self.has_admin(admin));
         let new_admin = new_admin.map(listener::bind_admin).transpose()?;
@@ -208,7 +205,7 @@ impl App {
         let former = std::mem::replace(&mut self.in_force, next);
         log::set_level(&config.log.level);
         self.lasting.take(&config, max_connections);
-        self.in_force.apply_limits();
+        self.in_force.apply_to_shared();
         // A change under the former configuration is not counted for the near cache of the next one.
         let may_keep = Arc::new(AtomicBool::new(false));
         let of_worker = (0..workers).map(|at| metrics.worker(at)).collect();
@@ -232,8 +229,10 @@ impl App {
         {
             former.stop.cancel();
         }
-        if let Some(socket) = new_admin {
-            self.start_admin(socket)?;
+        if let Some(socket) = new_admin
+            && let Err(error) = self.start_admin(socket)
+        {
+            error!(%error, "the admin server cannot be started");
         }
         let state = ConfigState { read_ms: unix_ms(), ..ConfigState::default() };
         self.view.show(self.in_force.shown(state));
@@ -294,7 +293,7 @@ impl App {
         };
         let configured = |(listeners, metrics)| Configured {
             shared: shared.clone(),
-            pools: shared_pools.iter().map(crate::upstream::pool::SharedPool::for_worker).collect(),
+            pools: shared_pools.iter().map(SharedPool::for_worker).collect(),
             listeners,
             idle_timeout: config.listen.idle_timeout,
             max_buffered: (config.listen.max_buffered - miss_token_bytes(config)) / workers,
@@ -382,8 +381,8 @@ impl Lasting {
 }
 
 /// The most clients at a time, as far as the limit on open files allows.
-fn max_connections(config: &Config, open_files: Option<u64>) -> Result<usize, StartError> {
-    let budget = Budget::new(open_files, config, workers(config));
+fn max_connections(config: &Config, workers: usize, open_files: Option<u64>) -> Result<usize, StartError> {
+    let budget = Budget::new(open_files, config, workers);
     let max_connections = budget.clients().map_err(StartError::OpenFiles)?;
     if let Some(warning) = budget.warning() {
         warn!("{warning}");

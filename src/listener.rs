@@ -231,10 +231,7 @@ impl BoundListeners {
             let handshake = handshake(&spec.requirements, name.clone())?;
             let same = self.unix.iter().find(|listener| listener.spec.address == spec.address);
             let (bound, sockets) = match same {
-                Some(same) => {
-                    set_mode(&spec.address, listen.unix_mode).map_err(refused)?;
-                    (Arc::clone(&same.bound), Vec::new())
-                }
+                Some(same) => (Arc::clone(&same.bound), Vec::new()),
                 None => {
                     let socket = bind_unix(&spec.address, listen.unix_mode).map_err(refused)?;
                     let sockets = (0..workers).map(|_| socket.try_clone().map(ListenSocket::Unix));
@@ -346,6 +343,10 @@ fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+/// Gives a Unix socket these permission bits.
+///
+/// # Errors
+/// The system refuses it.
+pub(crate) fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }

@@ -7,13 +7,14 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::warn;
 
 use super::view::Shown;
 use crate::admin::ConfigState;
 use crate::clock::{Clock, unix_ms};
 use crate::config::{Config, KeyValues, Loaded};
 use crate::failover::Views;
-use crate::listener::BoundListeners;
+use crate::listener::{self, BoundListeners};
 use crate::metrics::ConfigInfo;
 use crate::monitor::{Monitor, Published, Status};
 use crate::random::Random;
@@ -77,8 +78,11 @@ impl Monitors {
         Some(RunningMonitor { published, known, in_use })
     }
 
-    /// Calls `then` once all of these are cancelled.
+    /// Calls `then` once all of these are cancelled: at once if there are none.
     pub(super) fn when_known(&self, all: Vec<CancellationToken>, then: impl FnOnce() + Send + 'static) {
+        if all.is_empty() {
+            return then();
+        }
         self.run(move || {
             spawn_local(async move {
                 for known in all {
@@ -136,14 +140,20 @@ impl InForce {
         changes
     }
 
-    /// Each is cancelled once it is known where the keys of a pool are.
+    /// Each is cancelled once it is known where the keys of a pool that fails over are.
     pub(super) fn known(&self) -> Vec<CancellationToken> {
-        self.pools.iter().filter_map(|pool| Some(pool.monitor.as_ref()?.known.clone())).collect()
+        let fails_over = self.pools.iter().filter(|pool| pool.spec.failover.is_some());
+        fails_over.filter_map(|pool| Some(pool.monitor.as_ref()?.known.clone())).collect()
     }
 
-    /// Applies the time limits to the servers, which the former configuration may use too.
-    pub(super) fn apply_limits(&self) {
+    /// Changes what the former configuration uses too: the time limits of servers, and the permissions of Unix sockets.
+    pub(super) fn apply_to_shared(&self) {
         self.pools.iter().for_each(|running| running.pool.apply_limits(&running.spec));
+        for path in self.listeners.unix() {
+            if let Err(error) = listener::set_mode(&path, self.config.listen.unix_mode) {
+                warn!(path = %path.display(), %error, "the permissions of this socket cannot be set");
+            }
+        }
     }
 
     /// What the admin server shows of it.

@@ -298,6 +298,8 @@ fn listeners_come_and_go_and_only_the_clients_of_those_that_go_are_disconnected(
     let changed = toml(&[comes_at, stays_at], &new_socket, "unix_mode = \"0600\"\nmax_connections = 3\n");
     reload(&kennel, &changed);
     assert_eq!((lost.rest(), lost_unix.rest()), (vec![], vec![]));
+    // A connection is counted until just after it is closed.
+    eventually("the others have left", || metric(&kennel, "kennel_client_connections") == 1.0);
     assert!(kept.get("a").is_some());
     assert!(Client::tcp(comes).get("a").is_some() && Client::unix(&new_socket).get("a").is_some());
     assert!(std::net::TcpStream::connect(goes).is_err() && !old_socket.exists());

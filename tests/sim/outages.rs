@@ -556,15 +556,11 @@ impl World {
             self.release(*at);
             match won {
                 Some(_) => self.read(*at, None)?,
-                None => self.read_without_server_or_again(*at, waiter)?,
+                // It asks the table again, as in production, even if its server answers by now.
+                None => self.read_without_server(*at, Some(waiter))?,
             }
         }
         Ok(())
-    }
-
-    /// A woken reader asks the table again, as in production, even if its server answers by now.
-    fn read_without_server_or_again(&mut self, at: usize, waiter: u64) -> Result<(), String> {
-        self.read_without_server(at, Some(waiter))
     }
 }
 

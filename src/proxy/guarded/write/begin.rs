@@ -97,7 +97,8 @@ pub(super) fn begin_store(
             }
             begin_change(LocalChange::Set(value), key, proxy, client)
         }
-        // It was built for another place than that where the key is now, or for other tags. With no view at all that is unknown, and dropped too.
+        // It was built for another place than that where the key is now, or for other tags. With no view at all that is unknown, and
+        // dropped too.
         Attribution::Fill { token, lease, owner }
             if token.observed_cas.is_some()
                 && !token.holds(key.place.fence(), proxy.policy(key.guard).plan) =>
