@@ -270,7 +270,7 @@ impl Read {
                 let lease = MissToken { observed_cas: Some(cas), ..seen };
                 Step::Done(ReadEnd::Won { lease, early: false, old: None })
             }
-            Some(ServerReply::Failed(_)) | None => Step::Done(Fallback::Miss(seen).end()),
+            failed @ (Some(ServerReply::Failed(_)) | None) => Fallback::Miss(seen).without_answer(failed),
             Some(_) => self.restart(Commands::new(), inputs),
         }
     }
@@ -293,7 +293,7 @@ impl Read {
             (Some(ServerReply::Stored(lock)), _) => {
                 self.restart(smallvec![delete(ItemRef::Lock, Some(lock))], inputs)
             }
-            (Some(ServerReply::Failed(_)) | None, _) => Step::Done(claim.fallback.end()),
+            (failed @ (Some(ServerReply::Failed(_)) | None), _) => claim.fallback.without_answer(failed),
             (Some(_), _) => match replies.next() {
                 Some(ServerReply::Item(lock)) if is_outdated(&lock, &claim.versions, inputs) => {
                     self.take_over(claim, lock.cas, inputs)
@@ -340,7 +340,7 @@ impl Read {
                 let lease = MissToken::of_stub(observed_cas, (stub, turn), claim.versions, inputs);
                 Step::Done(ReadEnd::Won { lease, early, old })
             }
-            Some(ServerReply::Failed(_)) | None => Step::Done(claim.fallback.end()),
+            failed @ (Some(ServerReply::Failed(_)) | None) => claim.fallback.without_answer(failed),
             Some(_) => self.restart(Commands::new(), inputs),
         }
     }
@@ -356,7 +356,7 @@ impl Read {
     fn taken_over(&mut self, claim: Claim, replies: Replies, inputs: &Inputs<'_>) -> Step<ReadEnd> {
         match replies.into_iter().next() {
             Some(ServerReply::Stored(lock)) => self.mark(claim, lock, inputs),
-            Some(ServerReply::Failed(_)) | None => Step::Done(claim.fallback.end()),
+            failed @ (Some(ServerReply::Failed(_)) | None) => claim.fallback.without_answer(failed),
             // Another read took it over first, or it was released.
             Some(_) => self.restart(Commands::new(), inputs),
         }
@@ -397,7 +397,7 @@ impl Read {
             (Some(ServerReply::Stored(cas)), Some(ServerReply::Item(item))) if item.cas == cas && is_ours => {
                 self.won(Claim { observed_cas: cas, ..claim }, lock, item.ttl, inputs)
             }
-            (Some(ServerReply::Failed(_)) | None, _) => Step::Done(claim.fallback.end()),
+            (failed @ (Some(ServerReply::Failed(_)) | None), _) => claim.fallback.without_answer(failed),
             // A previous or later holder of the lock has marked the value and relies on that CAS. If this
             // read still holds the lock, it must change the CAS once more; storing the lock again shows
             // whether it does.

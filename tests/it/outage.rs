@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::client::Client;
+use crate::gate::Gate;
 use crate::world::{
     Kennel, Memcached, addresses, direct, eventually, guarded, holder, memcacheds, sidecar_toml, timed,
     within,
@@ -495,4 +496,42 @@ fn under_a_rule_that_serves_nothing_stale_a_build_from_before_the_outage_is_hand
     last.silent_for(Duration::from_millis(50));
     refused(&mut next, "hot:k", b"second");
     assert_eq!(last.only_value("hot:k").as_deref(), Some(&b"second"[..]));
+}
+
+#[test]
+fn a_reader_whose_server_fails_while_it_claims_a_key_without_a_value_is_the_only_builder() {
+    for drops in [false, true] {
+        let servers = memcacheds(1);
+        let gate = Gate::start(servers[0].address);
+        let rule = if drops { "on_tag = \"drop\"\ntags = [\"t\"]" } else { "" };
+        let rule = guarded("hot", "hot:*", &format!("{PATIENT}\n{rule}"));
+        let toml = sidecar_toml(&[gate.address()], &[rule]).replace("workers = 2", "workers = 1");
+        let kennel = Kennel::start(&toml);
+        let mut leaves = kennel.client();
+        assert_eq!(leaves.get("hot:k"), None);
+        if drops {
+            // A value that may not be served: the next reader takes its lock.
+            leaves.store("hot:k", b"old", 60);
+            assert_eq!(kennel.client().execute("delete @tag:t"), "DELETED");
+        } else {
+            // A stub without a builder: the next reader takes it.
+            drop(leaves);
+            let mut server = direct(&servers[0]);
+            eventually("the stub is free", || {
+                let flags = server.execute("mg hot:k f").strip_prefix("HD f").and_then(|it| it.parse().ok());
+                flags.is_some_and(|flags: u32| flags & 1 << 30 != 0)
+            });
+        }
+        gate.hold("ms ");
+        let [mut first, mut second] = [kennel.client(), kennel.client()];
+        first.send(b"get hot:k\r\n");
+        gate.until_held();
+        second.send(b"get hot:k\r\n");
+        assert_eq!(first.only_value("hot:k"), None, "its server gave no answer to the claim");
+        second.silent_for(Duration::from_millis(700));
+        refused(&mut first, "hot:k", b"built");
+        // Under a rule that serves nothing stale it builds after the first one.
+        let handed = (!drops).then_some(&b"built"[..]);
+        assert_eq!(second.only_value("hot:k").as_deref(), handed);
+    }
 }

@@ -2,12 +2,14 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::guard::command::{Cas, Item, ItemRef, Operation, ServerCommand, StoreMode, Stored};
+use crate::error::Failure;
+use crate::guard::command::{Cas, Item, ItemRef, Operation, ServerCommand, ServerReply, StoreMode, Stored};
 use crate::guard::envelope::{Envelope, LockRecord, built_at};
 use crate::guard::expiry::Expiry;
 use crate::guard::freshness::Hit;
 use crate::guard::inputs::Inputs;
 use crate::guard::leases::MissToken;
+use crate::guard::machine::Step;
 use crate::guard::policy::OnInvalidate;
 use crate::guard::stub::StubId;
 use crate::guard::tag_version::{NEVER, Versions, version_millis};
@@ -64,6 +66,16 @@ impl Fallback {
             Fallback::Stale(hit) => ReadEnd::Stale(hit),
             Fallback::Miss(seen) => ReadEnd::Missed { seen, held: true },
         }
+    }
+
+    /// The result if the server gives no answer to the claim. A miss would let its client build beside others, because no stub
+    /// and no lock of a server decides who builds any more.
+    pub(super) fn without_answer(self, reply: Option<ServerReply>) -> Step<ReadEnd> {
+        Step::Done(match (self, reply) {
+            (Fallback::Miss(_), Some(ServerReply::Failed(failure))) => ReadEnd::Failed(failure),
+            (Fallback::Miss(_), _) => ReadEnd::Failed(Failure::Down),
+            (fallback, _) => fallback.end(),
+        })
     }
 
     /// The value that the winner may serve meanwhile, and whether it is fresh.
