@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::client::Client;
 use crate::gate::Gate;
 use crate::world::{
-    Kennel, Memcached, addresses, direct, eventually, guarded, holder, memcacheds, raw, sidecar_toml, within,
+    Kennel, Memcached, addresses, direct, eventually, guarded, holder, memcacheds, raw, sidecar_toml,
+    version_of, within,
 };
 
 /// The time limit of what takes seconds on a machine without other load.
@@ -25,6 +26,20 @@ fn fleet(keys: &str) -> (Vec<Memcached>, [Kennel; 2]) {
     let servers = memcacheds(3);
     let sidecars = [(); 2].map(|()| Kennel::start(&toml(&addresses(&servers), keys)));
     (servers, sidecars)
+}
+
+/// Three servers and two sidecars, the first of which connects through the gates. The names place the keys: `s0` to `s2`.
+fn gated_fleet(change: impl Fn(String) -> String) -> (Vec<Memcached>, Vec<Gate>, [Kennel; 2]) {
+    let servers = memcacheds(3);
+    let gates: Vec<Gate> = servers.iter().map(|server| Gate::start(server.address)).collect();
+    let start = |addresses: Vec<String>| {
+        let named = (0..3).map(|n| format!("{{ address = {:?}, name = \"s{n}\" }}", addresses[n]));
+        let list = format!("servers = [{}]", named.collect::<Vec<_>>().join(", "));
+        let toml = toml(&addresses, SHORT);
+        Kennel::start(&change(toml.replace(&format!("servers = {addresses:?}"), &list)))
+    };
+    let sidecars = [start(gates.iter().map(Gate::address).collect()), start(addresses(&servers))];
+    (servers, gates, sidecars)
 }
 
 /// Stores the value under many keys, each read first as a client does. Returns those that the server of the first one holds.
@@ -143,6 +158,78 @@ fn a_change_that_is_refused_while_the_server_goes_away_is_never_acknowledged() {
     assert_eq!(sidecars[1].client().get(&keys[0]), None);
 }
 
+/// Held commands do not time out.
+fn patient(toml: String) -> String {
+    toml.replace("request_timeout = \"500ms\"", "request_timeout = \"20s\"")
+        .replace("workers = 2", "workers = 1")
+}
+
+#[test]
+fn a_delete_that_is_carried_out_where_the_key_is_no_longer_is_not_acknowledged() {
+    let (mut servers, gates, sidecars) = gated_fleet(patient);
+    let (server, keys) = keys_of_one_server(&servers, &mut sidecars[1].client(), "k");
+    servers[server].kill();
+    let key = &keys[0];
+    until_hit(&sidecars, key, b"away");
+    let standby = (0..3).find(|n| *n != server && direct(&servers[*n]).ttl(key).is_some());
+    let gate = &gates[standby.expect("a server has it")];
+    gate.hold("md ");
+    let mut client = sidecars[0].client();
+    client.send(format!("delete {key}\r\n").as_bytes());
+    gate.until_held();
+    servers[server].restart();
+    until_home(&sidecars);
+    let mut other = sidecars[1].client();
+    assert_eq!(other.get(key), None);
+    other.store(key, b"home", 600);
+    gate.release();
+    let reply = client.line();
+    assert!(reply.starts_with("SERVER_ERROR"), "acknowledged where nobody reads it: {reply}");
+    assert_eq!(other.get(key).as_deref(), Some(&b"home"[..]));
+    assert_eq!(client.delete(key), "DELETED");
+    assert_eq!(other.get(key), None);
+}
+
+#[test]
+fn a_copy_of_a_tag_is_not_restored_from_one_whose_place_has_ended() {
+    let (mut servers, gates, sidecars) = gated_fleet(|toml| patient(toml) + "\n[tags]\nreplicas = 2\n");
+    let mut other = sidecars[1].client();
+    keys_of_one_server(&servers, &mut other, "k");
+    let version = |servers: &[Memcached], server: usize| {
+        let item = direct(&servers[server]).get("@tag:t").filter(|item| !item.is_empty());
+        item.map(|item| version_of(&item))
+    };
+    let both: Vec<usize> = (0..3).filter(|n| version(&servers, *n).is_some()).collect();
+    let [first, second] = both[..] else { panic!("{both:?}") };
+    let third = 3 - first - second;
+    let old = version(&servers, first).expect("a version");
+    // A guarded key on the server that has no copy, and a raw one on that of the first copy.
+    let [key, raw] = [("kx", third), ("r", first)].map(|(prefix, server)| {
+        let here = |key: &String| {
+            other.get(key);
+            other.store(key, b"old", 600);
+            direct(&servers[server]).ttl(key).is_some()
+        };
+        (0..99).map(|n| format!("{prefix}{n}")).find(here).expect("a key of each server")
+    });
+    assert_eq!(direct(&servers[second]).delete("@tag:t"), "DELETED");
+    gates[second].hold("mg @tag:t");
+    let mut reader = sidecars[0].client();
+    reader.send(format!("get {key}\r\n").as_bytes());
+    gates[second].until_held();
+    // The first copy's reply has come, because a later one of the same connection has.
+    assert_eq!(sidecars[0].client().get(&raw).as_deref(), Some(&b"old"[..]));
+    servers[first].kill();
+    within(LONG, "the keys have moved", || sidecars.iter().all(|sidecar| away(sidecar) == 1.0));
+    gates[second].release();
+    reader.only_value(&key);
+    assert_ne!(version(&servers, second), Some(old), "this version's place has ended");
+    // The next reader draws another one.
+    other.get(&key);
+    let new = version(&servers, second).expect("a version");
+    assert!(new > old, "{new} after {old}");
+}
+
 #[test]
 fn without_failover_the_keys_of_a_dead_server_stay_there() {
     let (mut servers, sidecars) = fleet("failover = false\n");
@@ -160,16 +247,7 @@ fn without_failover_the_keys_of_a_dead_server_stay_there() {
 
 #[test]
 fn a_sidecar_that_alone_cannot_reach_a_server_moves_nothing_and_says_so() {
-    let servers = memcacheds(3);
-    let gates: Vec<Gate> = servers.iter().map(|server| Gate::start(server.address)).collect();
-    // The names place the keys; the first sidecar connects through the gates.
-    let start = |addresses: Vec<String>| {
-        let named = (0..3).map(|n| format!("{{ address = {:?}, name = \"s{n}\" }}", addresses[n]));
-        let list = format!("servers = [{}]", named.collect::<Vec<_>>().join(", "));
-        let toml = toml(&addresses, SHORT);
-        Kennel::start(&toml.replace(&format!("servers = {addresses:?}"), &list))
-    };
-    let sidecars = [start(gates.iter().map(Gate::address).collect()), start(addresses(&servers))];
+    let (servers, gates, sidecars) = gated_fleet(|toml| toml);
     let (server, keys) = keys_of_one_server(&servers, &mut sidecars[1].client(), "k");
     assert_eq!(sidecars[0].client().get(&keys[0]).as_deref(), Some(&b"old"[..]), "both use the same records");
     gates[server].hold("");
