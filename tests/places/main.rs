@@ -63,6 +63,15 @@ fn witnesses_that_lose_the_record_again_and_again_bring_no_former_fence_back() {
     println!("{seen:?}");
 }
 
+/// The first seed that catches a lost copy that keeps the former fence.
+#[test]
+fn lost_copies_must_not_keep_the_former_fence() {
+    let plan = |seed| Plan::drawn(seed, Some(Mutant::LostCopiesKeepTheFence)).with_evictions();
+    let caught = seeds(2000).find(|seed| World::new(plan(*seed)).run().is_err());
+    println!("{caught:?}");
+    assert!(caught.is_some());
+}
+
 #[test]
 fn each_defence_is_needed() {
     let lucky = std::sync::Mutex::new(Vec::new());

@@ -1,6 +1,6 @@
 //! Mutants: each removes one defence, around the machine or in an operation.
 
-use kennel::failover::{Record, Reply};
+use kennel::failover::{Command, Operation, Record, Reply};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
@@ -10,6 +10,8 @@ pub enum Mutant {
     LeaseInTheGrace,
     /// An invalidation is acknowledged without a view.
     AcknowledgesWithoutView,
+    /// A record of which one copy is left is succeeded under the former fence.
+    LostCopiesKeepTheFence,
 }
 
 impl Mutant {
@@ -24,7 +26,21 @@ impl Mutant {
         let records = &mut replies[..records];
         match self {
             Mutant::NoGrace => settle(records),
-            Mutant::LeaseInTheGrace | Mutant::AcknowledgesWithoutView => {}
+            _ => {}
+        }
+    }
+
+    /// What is sent instead of these commands. `found`: what the reads of the round found in the copies.
+    pub fn commands(self, commands: &mut [Command], found: &[Reply]) {
+        let held: Vec<Record> = found.iter().filter_map(record).collect();
+        let (Mutant::LostCopiesKeepTheFence, [former]) = (self, &held[..]) else { return };
+        for command in commands {
+            if let Operation::Replace(value, _) = &mut command.operation
+                && let Some(new) = Record::decode(value)
+                && new.standby == former.standby
+            {
+                *value = Record { fence: former.fence, settled: former.settled, ..new }.encode();
+            }
         }
     }
 }
@@ -36,5 +52,12 @@ fn settle(replies: &mut [Reply]) {
         {
             *value = Record { settled: true, ..record }.encode();
         }
+    }
+}
+
+fn record(reply: &Reply) -> Option<Record> {
+    match reply {
+        Reply::Found(value, _) => Record::decode(value),
+        _ => None,
     }
 }

@@ -143,8 +143,8 @@ pub struct Process {
 struct Round {
     id: u64,
     replies: Vec<Option<Reply>>,
-    /// Whether these are the reads.
-    reads: bool,
+    /// What its reads have found; empty if these are the reads.
+    found: Vec<Reply>,
     deadline: u64,
 }
 
@@ -301,7 +301,7 @@ impl World {
         let Some(round) = &mut self.processes[at].round else {
             if now >= self.processes[at].agreement.due() {
                 let commands = self.processes[at].agreement.begin(now);
-                self.send_round(at, commands, true);
+                self.send_round(at, commands, Vec::new());
             }
             return;
         };
@@ -312,23 +312,27 @@ impl World {
         let failed = || Reply::Failed { refused: false };
         let mut replies: Vec<Reply> =
             round.replies.into_iter().map(|reply| reply.unwrap_or_else(failed)).collect();
-        if let (Some(mutant), true) = (self.plan.mutant, round.reads) {
+        let found = if round.found.is_empty() { replies[..3].to_vec() } else { round.found.clone() };
+        if let (Some(mutant), true) = (self.plan.mutant, round.found.is_empty()) {
             mutant.replies(&mut replies);
         }
         let random = self.random.below(u64::MAX);
-        let commands = self.processes[at].agreement.resume(&replies, moment, random);
+        let mut commands = self.processes[at].agreement.resume(&replies, moment, random);
+        if let Some(mutant) = self.plan.mutant {
+            mutant.commands(&mut commands, &found);
+        }
         if !commands.is_empty() {
-            self.send_round(at, commands, false);
+            self.send_round(at, commands, found);
         }
     }
 
-    fn send_round(&mut self, at: usize, commands: Vec<failover::Command>, reads: bool) {
+    fn send_round(&mut self, at: usize, commands: Vec<failover::Command>, found: Vec<Reply>) {
         self.ids += 1;
         let id = self.ids;
         let window = u64::from(self.plan.windows[at]);
         let deadline = self.now + window / 4;
         let replies = commands.iter().map(|_| None).collect();
-        self.processes[at].round = Some(Round { id, replies, reads, deadline });
+        self.processes[at].round = Some(Round { id, replies, found, deadline });
         for (slot, command) in commands.into_iter().enumerate() {
             let key = Key::Place(command.item);
             let bytes = Content::Bytes;

@@ -1,7 +1,7 @@
 //! Mutants: each removes one defence, between the guard and its servers. The simulation must catch every one.
 
 use bytes::{Bytes, BytesMut};
-use kennel::guard::envelope::{Envelope, Header, Opened};
+use kennel::guard::envelope::{Envelope, Header, LockRecord, Opened};
 use kennel::guard::{
     Cas, GetFlags, Item, ItemRef, Operation, Replies, ServerCommand, ServerReply, StoreMode, Stored,
     incarnation_of, parse_version, tag_value, version_millis,
@@ -119,6 +119,8 @@ pub enum Mutant {
     TagNotSealed,
     /// A copy of a tag is restored from the other although that one's place has ended.
     RestoresFromAnEndedPlace,
+    /// A lock of another fence counts as held.
+    LockOfAnotherFenceIsHeld,
 }
 
 /// The item as it was `seconds` earlier.
@@ -226,6 +228,18 @@ impl World {
                         && let Some(value) = sealed_under(&item.value, op.place.fence())
                     {
                         (item.size, item.value) = (value.len(), value);
+                    }
+                }
+            }
+            (M::LockOfAnotherFenceIsHeld, Task::Read(_)) => {
+                for (command, reply) in op.commands.iter().zip(replies) {
+                    if let (ItemRef::Lock, ServerReply::Item(item)) = (command.item, reply)
+                        && let Ok(record) = LockRecord::decode(&item.value)
+                    {
+                        let mut value = BytesMut::new();
+                        if (LockRecord { fence: op.place.fence(), ..record }).encode(&mut value).is_ok() {
+                            (item.size, item.value) = (value.len(), value.freeze());
+                        }
                     }
                 }
             }
@@ -370,6 +384,18 @@ impl Op {
                 operation: Operation::Store { mode: StoreMode::Add, .. }
             })
         )
+    }
+
+    /// Whether its last commands claim the lock, and these replies show that it is held under another fence.
+    pub fn finds_lock_of_another_fence(&self, replies: &Replies) -> bool {
+        let is_held = !matches!(replies.first(), Some(ServerReply::Stored(_) | ServerReply::Failed(_)));
+        let is_of_another = |(command, reply): (&ServerCommand, &ServerReply)| match (command.item, reply) {
+            (ItemRef::Lock, ServerReply::Item(item)) => {
+                LockRecord::decode(&item.value).is_ok_and(|record| record.fence != self.place.fence())
+            }
+            _ => false,
+        };
+        self.claims() && is_held && self.commands.iter().zip(replies).any(is_of_another)
     }
 
     /// Whether its last commands mark what it won.

@@ -117,6 +117,8 @@ pub struct Op {
     pub reading: Option<(NearRead<ResultSender>, u64)>,
     /// The latest arrival of those of its commands that were delayed beyond their timeout.
     pub late: u64,
+    /// The last replies show that a client of another fence holds the lock.
+    pub held_under_another_fence: bool,
 }
 
 impl Op {
@@ -166,6 +168,7 @@ impl World {
             served: self.now,
             reading: None,
             late: 0,
+            held_under_another_fence: false,
         })
     }
 
@@ -273,6 +276,7 @@ impl World {
             }
         }
         let mut replies: Replies = op.replies.drain(..).flatten().map(|(reply, _)| reply).collect();
+        op.held_under_another_fence = op.finds_lock_of_another_fence(&replies);
         self.mutate_replies(&op, &mut replies);
         for (command, reply) in op.commands.iter().zip(&replies) {
             if let (
@@ -398,6 +402,10 @@ impl World {
             },
         };
         op.tags = tags;
+        if std::mem::take(&mut op.held_under_another_fence) && matches!(step, Step::Wait(_) | Step::Done(_)) {
+            // What the holder builds is stale once it is stored.
+            return violation("promise 4: a reader leaves the rebuild to a client of another place".into());
+        }
         if let Some(expected) = expected {
             self.checker.coverage.fresh_hits += 1;
             match &step {
