@@ -37,10 +37,13 @@ pub enum Kind {
     TakeOver,
     /// It is the previous one: invalidated, not read.
     Previous,
+    /// Not a step in use: after a change from the other placement, a process has used this one alone. What is left in the other one
+    /// may have missed invalidations, so no process may take over from it or read it until a change back to it begins.
+    Ended,
 }
 
 impl Kind {
-    const ALL: [Kind; 4] = [Kind::Only, Kind::Next, Kind::TakeOver, Kind::Previous];
+    const ALL: [Kind; 5] = [Kind::Only, Kind::Next, Kind::TakeOver, Kind::Previous, Kind::Ended];
 
     fn word(self) -> &'static str {
         match self {
@@ -48,6 +51,7 @@ impl Kind {
             Kind::Next => "next",
             Kind::TakeOver => "take_over",
             Kind::Previous => "previous",
+            Kind::Ended => "ended",
         }
     }
 }
@@ -68,6 +72,16 @@ impl Step {
         };
         self == to || follows(self, to) || follows(to, self)
     }
+
+    /// Whether this is a step of a change that has [ended](Kind::Ended), in which what may have missed invalidations is read.
+    fn goes_back_behind(&self, ended: &Step) -> bool {
+        ended.kind == Kind::Ended
+            && match self.kind {
+                Kind::TakeOver => (self.reads, self.other) == (ended.reads, ended.other),
+                Kind::Next => (self.other, self.reads) == (ended.reads, ended.other),
+                Kind::Only | Kind::Previous | Kind::Ended => false,
+            }
+    }
 }
 
 impl fmt::Display for Step {
@@ -78,6 +92,7 @@ impl fmt::Display for Step {
             Kind::Next => write!(f, "{reads:016x} with next {other:016x}"),
             Kind::TakeOver => write!(f, "{reads:016x} with previous {other:016x}"),
             Kind::Previous => write!(f, "{reads:016x} with previous {other:016x} and take_over = false"),
+            Kind::Ended => write!(f, "{reads:016x} alone, after {other:016x}"),
         }
     }
 }
@@ -130,11 +145,13 @@ impl Placements {
             let seen = self.marks.get(&(server, step));
             seen.map(|seen| now_ms.saturating_sub(seen.since))
         };
-        let before = read.len();
-        read.retain(|step, _| *step == self.own || age(*step).is_none_or(|age| age < UNUSED_AFTER_MS));
+        let before: Vec<Step> = read.keys().copied().collect();
+        note_ended(&mut read, self.own);
+        let stays = |step: Step| step == self.own || step.kind == Kind::Ended;
+        read.retain(|step, _| stays(*step) || age(*step).is_none_or(|age| age < UNUSED_AFTER_MS));
         let is_marked = read.contains_key(&self.own);
         let renews = !is_marked || age(self.own).is_none_or(|age| age >= RENEW_AFTER_MS);
-        if !renews && read.len() == before {
+        if !renews && read.keys().eq(&before) {
             return None;
         }
         if renews {
@@ -156,10 +173,30 @@ impl Placements {
         all
     }
 
-    /// Those in use that are not adjacent to its own: invalidations are lost between them and this process.
+    /// Those in use that are not adjacent to its own: invalidations are lost between them and this process. And the end of a change,
+    /// if its own step goes back behind that.
     pub fn unknown(&self, now_ms: u64) -> Vec<Step> {
-        self.in_use(now_ms).into_iter().filter(|step| !self.own.is_adjacent(step)).collect()
+        let in_use = self.in_use(now_ms).into_iter().filter(|step| !self.own.is_adjacent(step));
+        let ended = self.marks.keys().map(|(_, step)| *step).filter(|step| self.own.goes_back_behind(step));
+        let mut all: Vec<_> = in_use.chain(ended).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
     }
+}
+
+/// Notes the end of a change if the record, or this process, has the step behind it and the one before. It counts until a change back to
+/// the other placement begins.
+fn note_ended(marks: &mut BTreeMap<Step, u64>, own: Step) {
+    let steps: Vec<Step> = marks.keys().copied().chain([own]).collect();
+    let is_used_alone = |placement| steps.contains(&Step::only(placement));
+    for step in &steps {
+        if step.kind == Kind::Previous && is_used_alone(step.reads) {
+            marks.entry(Step { kind: Kind::Ended, ..*step }).or_insert(0);
+        }
+    }
+    let begins = |other| steps.iter().any(|step| step.kind == Kind::Next && step.other == other);
+    marks.retain(|step, _| step.kind != Kind::Ended || !begins(step.other));
 }
 
 /// One mark a line: the two hashes, the kind and the number, separated by one space. Hashes and numbers are 16 hexadecimal digits.
@@ -262,6 +299,31 @@ mod tests {
                 assert_eq!(alarmed, [a.abs_diff(b) > 1; 2], "steps {a} and {b}");
             }
         }
+    }
+
+    #[test]
+    fn whoever_goes_back_behind_the_end_of_a_change_is_told_so() {
+        let [zero, one, two, three, four] = steps();
+        let mut fleet = Fleet::new(4);
+        let mut run = |step: Step, seconds: u64| {
+            let mut process = Placements::new(step);
+            fleet.run(seconds, &mut [(&mut process, 4)]);
+            process.unknown(fleet.now)
+        };
+        // One process alone, which is restarted in each step.
+        for step in [zero, one, two, three, two, one, zero, one, two, three, four, three] {
+            assert_eq!(run(step, 30), [], "{step}");
+        }
+        let ended = Step { kind: Kind::Ended, ..three };
+        assert_eq!(ended.to_string(), "0000000000000004 alone, after 0000000000000003");
+        assert_eq!(run(two, 3), [ended]);
+        assert_eq!(run(one, 30), [ended]);
+        // Another change, back to the old placement, and forth again.
+        let back = |step: Step| Step { reads: NEW + OLD - step.reads, other: OLD + NEW - step.other, ..step };
+        for step in [four, back(one), back(two), back(three), zero, one, two, three, four] {
+            assert_eq!(run(step, 30), [], "{step}");
+        }
+        assert_eq!(run(two, 3), [ended]);
     }
 
     #[test]

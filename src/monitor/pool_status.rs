@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracing::{info, warn};
 
-use crate::failover::placements::Step;
+use crate::failover::placements::{Kind, Step};
 use crate::metrics::PlacementsState;
 use crate::upstream::UnknownPlacement;
 
@@ -66,8 +66,18 @@ impl PoolStatus {
             UnknownPlacement::Warn => "invalidations are lost between them",
             UnknownPlacement::Miss => "guarded keys are not served until it is gone",
         };
-        let note = |step: &Step| {
-            format!("pool {pool}: another sidecar uses placement {step}, this one {own}: {effect}")
+        let note = |step: &Step| match (step.kind, self.policy) {
+            (Kind::Ended, UnknownPlacement::Warn) => {
+                format!(
+                    "pool {pool}: this sidecar goes back to {own} behind the end of a change ({step}): old values may be served"
+                )
+            }
+            (Kind::Ended, UnknownPlacement::Miss) => {
+                format!(
+                    "pool {pool}: this sidecar goes back to {own} behind the end of a change ({step}): guarded keys are not served"
+                )
+            }
+            _ => format!("pool {pool}: another sidecar uses placement {step}, this one {own}: {effect}"),
         };
         self.seen().unknown.iter().map(note).collect()
     }
@@ -91,6 +101,19 @@ impl PoolStatus {
     fn log(&self, change: Change) {
         let (pool, own) = (&self.pool[..], self.own);
         match (change, self.policy) {
+            (Change::Appeared(other), UnknownPlacement::Warn) if other.kind == Kind::Ended => warn!(
+                pool, %own, %other,
+                "goes back behind the end of a change: what was invalidated since may be served again; go forward, and change back \
+                 as another change (docs/operations.md)"
+            ),
+            (Change::Appeared(other), UnknownPlacement::Miss) if other.kind == Kind::Ended => warn!(
+                pool, %own, %other,
+                "goes back behind the end of a change: guarded keys are misses and cannot be changed; go forward, and change back \
+                 as another change (docs/operations.md)"
+            ),
+            (Change::Gone(other), _) if other.kind == Kind::Ended => {
+                info!(pool, %own, %other, "a change back has begun");
+            }
             (Change::Appeared(other), UnknownPlacement::Warn) => warn!(
                 pool, %own, %other,
                 "another sidecar places keys in a way that is not adjacent: bumps and deletes are lost between the two; give \

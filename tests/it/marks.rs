@@ -208,3 +208,35 @@ fn embedded_servers_have_no_marks() {
     assert!(!sidecar.metrics().0.keys().any(|series| series.starts_with("kennel_pool_placements")));
     assert!(!sidecar.http("/").contains("Placement of"));
 }
+
+#[test]
+fn a_sidecar_that_goes_back_behind_the_end_of_a_change_says_so() {
+    let servers = memcacheds(3);
+    let old = addresses(&servers[..2]);
+    let step = |keys: &str| {
+        let keys = format!("failover = false\nunknown_placement = \"miss\"\n{keys}");
+        Kennel::start(&toml(&servers[1..], &keys))
+    };
+    let last_but_one = format!("previous = {old:?}\ntake_over = false");
+    let (three, four) = (step(&last_but_one), step(""));
+    for server in &servers[1..] {
+        within(LONG, "the end of the change is noted", || record(server, "main").contains(" ended "));
+    }
+    assert_eq!([placements(&three), placements(&four)].map(|[_, unknown]| unknown), [0.0; 2]);
+    four.kill();
+    assert!(!three.log().contains("goes back"), "{}", three.log());
+    three.kill();
+    let two = step(&format!("previous = {old:?}"));
+    within(LONG, "it goes back behind the end", || placements(&two)[1] == 1.0);
+    let (log, ready) = (two.log(), two.http("/readyz"));
+    assert_eq!(log.matches("goes back behind the end of a change").count(), 1, "{log}");
+    assert!(ready.contains("guarded keys are not served") && ready.contains("behind the end"), "{ready}");
+    assert!(two.client().set("k:1", b"v", 60).starts_with("SERVER_ERROR"));
+    two.kill();
+    // A change back is another change.
+    let back = Kennel::start(&toml(&servers[1..], &format!("failover = false\nnext = {old:?}")));
+    within(LONG, "it begins", || {
+        !servers[1..].iter().any(|server| record(server, "main").contains(" ended "))
+    });
+    assert_eq!(placements(&back)[1], 0.0, "{}", back.log());
+}

@@ -137,6 +137,57 @@ fn in_full_places_of_a_tag() {
     in_full(Plan { guarded: Some(true), ..plan });
 }
 
+/// The server fails once, and something else happens once, at any time: `guarded` as in a plan.
+fn in_full_guarded(guarded: bool, names: [&'static str; 5]) {
+    let with = [
+        Left { losses: 1, ..NOTHING },
+        Left { failures: 1, ..NOTHING },
+        Left { flushes: 1, ..NOTHING },
+        Left { delays: 1, ..NOTHING },
+        Left { restarts: 1, ..NOTHING },
+    ];
+    for (name, left) in names.into_iter().zip(with) {
+        in_full(Plan { guarded: Some(guarded), ..Plan::new(name, Left { refusals: 1, ..left }) });
+    }
+}
+
+#[test]
+fn in_full_places_of_a_guarded_key_with_another_fault() {
+    let names = [
+        "a guarded key, a refusal, a loss",
+        "a guarded key, a refusal, a failure",
+        "a guarded key, a refusal, a flush",
+        "a guarded key, a refusal, a delay",
+        "a guarded key, a refusal, a restart",
+    ];
+    in_full_guarded(false, names);
+}
+
+#[test]
+fn in_full_places_of_a_tag_with_another_fault() {
+    let names = [
+        "a tag elsewhere, a refusal, a loss",
+        "a tag elsewhere, a refusal, a failure",
+        "a tag elsewhere, a refusal, a flush",
+        "a tag elsewhere, a refusal, a delay",
+        "a tag elsewhere, a refusal, a restart",
+    ];
+    in_full_guarded(true, names);
+}
+
+#[test]
+fn in_full_places_split_with_another_fault() {
+    for (name, left) in [
+        ("split, a refusal, a loss", Left { losses: 1, ..NOTHING }),
+        ("split, a refusal, a failure", Left { failures: 1, ..NOTHING }),
+        ("split, a refusal, a flush", Left { flushes: 1, ..NOTHING }),
+        ("split, a refusal, a delay", Left { delays: 1, ..NOTHING }),
+        ("split, a refusal, a restart", Left { restarts: 1, ..NOTHING }),
+    ] {
+        in_full(split(name, Left { refusals: 1, ..left }));
+    }
+}
+
 #[test]
 fn in_full_places_with_a_refusal_and_a_failure() {
     in_full(Plan::new("a refusal, a failure", Left { refusals: 1, failures: 1, ..NOTHING }));
