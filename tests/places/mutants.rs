@@ -24,9 +24,8 @@ impl Mutant {
     pub fn replies(self, replies: &mut [Reply]) {
         let records = replies.len().min(3);
         let records = &mut replies[..records];
-        match self {
-            Mutant::NoGrace => settle(records),
-            _ => {}
+        if self == Mutant::NoGrace {
+            settle(records);
         }
     }
 
