@@ -21,7 +21,8 @@ use tracing::warn;
 
 use crate::auth::{Authentication, Step, Users, Verdict};
 use crate::metrics::{AuthOutcome, TlsOutcome, WorkerMetrics};
-use crate::tls::{Acceptor, BadFile, TlsFiles};
+use crate::pem::BadFile;
+use crate::tls::{Acceptor, TlsFiles};
 use stream::PrefixedStream;
 
 mod limits;

@@ -26,6 +26,7 @@ pub mod upstream;
 pub mod protocol;
 pub mod metrics;
 pub mod error;
+pub mod pem;
 
 pub mod clock;
 pub mod random;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use socket2::{Domain, Socket, Type};
 
 use crate::handshake::{Handshake, Requirements};
+use crate::pem::BadFile;
 use crate::proxy::connection_use::{ConnectionUse, ListenerClients};
-use crate::tls::BadFile;
 
 /// The backlog of each listener: how many connections the kernel queues until they are accepted.
 const BACKLOG: i32 = 4096;

@@ -1,10 +1,9 @@
-//! TLS for client connections: TLS 1.2 and 1.3, with ring's cryptography. No other file uses rustls. Certificates and keys are
-//! read when a configuration comes into force.
+//! TLS for client connections: TLS 1.2 and 1.3, with ring's cryptography. Certificates and keys are read when a configuration comes
+//! into force.
 
 use std::fmt;
-use std::fs::File;
 use std::future::Future;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,16 +14,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{Error, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
-use x509_cert::Certificate;
-use x509_cert::der::Decode;
 
-/// The largest file in bytes.
-const MAX_FILE: u64 = 1024 * 1024;
+use crate::pem::{BadFile, certificates, expires, private_key, roots};
+
 /// How long a client may take to read the rest of its data and the close_notify.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -37,23 +33,6 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// The CAs that sign client certificates; `None`: clients need no certificate.
     pub client_ca: Option<PathBuf>,
-}
-
-/// A file that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BadFile {
-    /// The configuration key: `cert`, `key`, `client_ca` or `auth_file`.
-    pub key: &'static str,
-    /// The path of the file.
-    pub path: PathBuf,
-    /// The reason. It continues a sentence that begins with the name of the file.
-    pub what: String,
-}
-
-impl fmt::Display for BadFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({:?}) {}", self.key, self.path, self.what)
-    }
 }
 
 /// Accepts TLS connections.
@@ -133,58 +112,6 @@ fn configure(
         }
     };
     builder.with_single_cert(chain, key).map_err(of_key)
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let bytes = contents(path)?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    match found.map_err(not_pem)? {
-        none if none.is_empty() => Err("has no CERTIFICATE section in PEM".to_owned()),
-        found => Ok(found),
-    }
-}
-
-/// When a certificate expires, in seconds of Unix time.
-fn expires(certificate: &CertificateDer<'_>) -> Option<i64> {
-    let certificate = Certificate::from_der(certificate).ok()?;
-    let not_after = certificate.tbs_certificate().validity().not_after;
-    i64::try_from(not_after.to_unix_duration().as_secs()).ok()
-}
-
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
-    let bytes = contents(path)?;
-    PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
-        pem::Error::NoItemsFound => "has no unencrypted PRIVATE KEY section in PEM".to_owned(),
-        error => not_pem(error),
-    })
-}
-
-fn roots(path: &Path) -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(path)? {
-        roots.add(certificate).map_err(|error| format!("has a certificate that cannot be used: {error}"))?;
-    }
-    Ok(roots)
-}
-
-fn contents(path: &Path) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes));
-    read.map_err(|error| format!("cannot be read: {error}"))?;
-    match bytes.len() as u64 > MAX_FILE {
-        true => Err("is larger than 1 MiB: is it the right file?".to_owned()),
-        false => Ok(bytes),
-    }
-}
-
-/// Describes a PEM error without quoting the file, which may be a private key.
-fn not_pem(error: pem::Error) -> String {
-    match error {
-        pem::Error::MissingSectionEnd { .. } => "ends in the middle of a PEM section".to_owned(),
-        pem::Error::IllegalSectionStart { .. } => "has a PEM section with an invalid first line".to_owned(),
-        pem::Error::Base64Decode(_) => "has a PEM section that is not base64".to_owned(),
-        _ => "is not PEM".to_owned(),
-    }
 }
 
 /// A client's connection after the TLS handshake. Writes must be flushed, because the stream buffers them.

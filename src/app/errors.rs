@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 
 use crate::listener::BindError;
+use crate::pem::BadFile;
 
 /// Why Kennel cannot start.
 #[derive(Debug)]
@@ -14,6 +15,8 @@ pub enum StartError {
     Io(io::Error),
     /// The limit on open files is too low.
     OpenFiles(String),
+    /// Certificates or the password of this pool cannot be loaded.
+    Files(String, Vec<BadFile>),
 }
 
 impl fmt::Display for StartError {
@@ -22,6 +25,10 @@ impl fmt::Display for StartError {
             StartError::Bind(error) => error.fmt(f),
             StartError::Io(error) => write!(f, "cannot start: {error}"),
             StartError::OpenFiles(why) => write!(f, "cannot start: {why}"),
+            StartError::Files(pool, bad) => {
+                let all: Vec<String> = bad.iter().map(BadFile::to_string).collect();
+                write!(f, "pools.{pool}: {}", all.join("; "))
+            }
         }
     }
 }

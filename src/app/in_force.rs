@@ -1,6 +1,5 @@
 //! What belongs to one configuration while it is in force: the pools with their monitors, and the listeners.
 
-use std::io;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -9,6 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::warn;
 
+use super::errors::StartError;
 use super::view::Shown;
 use crate::admin::ConfigState;
 use crate::clock::{Clock, unix_ms};
@@ -18,8 +18,8 @@ use crate::listener::{self, BoundListeners};
 use crate::metrics::ConfigInfo;
 use crate::monitor::{Monitor, Published, Status};
 use crate::random::Random;
-use crate::upstream::PoolSpec;
 use crate::upstream::pool::SharedPool;
+use crate::upstream::{PoolSpec, Security};
 
 /// What runs on the monitors' thread.
 pub(super) type Job = Box<dyn FnOnce() + Send>;
@@ -44,6 +44,8 @@ pub(super) struct InForce {
 #[derive(Clone)]
 pub(super) struct RunningPool {
     spec: PoolSpec,
+    /// As the files of the specification are now.
+    security: Arc<Security>,
     pub(super) pool: Arc<SharedPool>,
     /// `None` if all its servers are embedded.
     monitor: Option<RunningMonitor>,
@@ -104,16 +106,16 @@ impl InForce {
     /// servers of one that has.
     ///
     /// # Errors
-    /// The system refuses a resource for an embedded server.
+    /// The system refuses a resource for an embedded server, or a file of a pool cannot be used.
     pub(super) fn new(
         loaded: Loaded,
         listeners: BoundListeners,
         former: &[RunningPool],
         monitors: &Monitors,
-    ) -> io::Result<InForce> {
+    ) -> Result<InForce, StartError> {
         let Loaded { config, key_values } = loaded;
         let pool = |spec: &PoolSpec| RunningPool::new(spec, former, monitors);
-        let pools = config.pools.iter().map(pool).collect::<io::Result<Vec<_>>>()?;
+        let pools = config.pools.iter().map(pool).collect::<Result<Vec<_>, StartError>>()?;
         let published = |running: &RunningPool| running.monitor.clone().map(|monitor| monitor.published);
         let published: Vec<_> = pools.iter().map(published).collect();
         let servers = config.pools.iter().map(|spec| spec.all_servers().count());
@@ -128,7 +130,11 @@ impl InForce {
 
     /// What identifies it for operators.
     pub(super) fn info(&self) -> ConfigInfo {
-        ConfigInfo { hash: self.hash(), certificates: self.listeners.certificates() }
+        let mut certificates = self.listeners.certificates();
+        certificates.extend(self.pools.iter().flat_map(|running| running.security.certificates()));
+        certificates.sort();
+        certificates.dedup_by(|a, b| a.0 == b.0);
+        ConfigInfo { hash: self.hash(), certificates }
     }
 
     /// What differs in the next configuration, one line for each key, and what takes effect only in the next process.
@@ -146,9 +152,15 @@ impl InForce {
         fails_over.filter_map(|pool| Some(pool.monitor.as_ref()?.known.clone())).collect()
     }
 
-    /// Changes what the former configuration uses too: the time limits of servers, and the permissions of Unix sockets.
+    /// Changes what the former configuration uses too: the time limits of servers, their certificates and passwords, and the
+    /// permissions of Unix sockets.
     pub(super) fn apply_to_shared(&self) {
-        self.pools.iter().for_each(|running| running.pool.apply_limits(&running.spec));
+        for RunningPool { spec, security, pool, .. } in &self.pools {
+            pool.apply_limits(spec);
+            if let Err(error) = pool.apply_security(security) {
+                warn!(pool = spec.name, %error, "the certificates of this pool cannot be used");
+            }
+        }
         for path in self.listeners.unix() {
             if let Err(error) = listener::set_mode(&path, self.config.listen.unix_mode) {
                 warn!(path = %path.display(), %error, "the permissions of this socket cannot be set");
@@ -166,18 +178,20 @@ impl InForce {
 }
 
 impl RunningPool {
-    fn new(spec: &PoolSpec, former: &[RunningPool], monitors: &Monitors) -> io::Result<RunningPool> {
+    fn new(spec: &PoolSpec, former: &[RunningPool], monitors: &Monitors) -> Result<RunningPool, StartError> {
+        let security = Security::read(&spec.security);
+        let security = Arc::new(security.map_err(|bad| StartError::Files(spec.name.clone(), bad))?);
         let same = former.iter().find(|running| running.spec.name == spec.name);
         if let Some(same) = same.filter(|same| same.spec == *spec) {
-            return Ok(same.clone());
+            return Ok(RunningPool { security, ..same.clone() });
         }
         let known: Vec<_> = same.iter().flat_map(|same| same.pool.all_servers().cloned()).collect();
-        let pool = Arc::new(SharedPool::with_known(spec, &known, unix_ms)?);
+        let pool = Arc::new(SharedPool::with_known(spec, &security, &known, unix_ms)?);
         let monitor = match same.filter(|same| is_monitored_alike(&same.spec, spec)) {
             Some(same) => same.monitor.clone(),
             None => monitors.start(spec, &pool),
         };
-        Ok(RunningPool { spec: spec.clone(), pool, monitor })
+        Ok(RunningPool { spec: spec.clone(), security, pool, monitor })
     }
 
     /// Where the keys of each server are.

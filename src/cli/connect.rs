@@ -11,7 +11,7 @@ use crate::config::{Config, RuleKind};
 use crate::random::Random;
 use crate::upstream::capabilities::Capabilities;
 use crate::upstream::server::Server;
-use crate::upstream::{Address, PoolSpec, ServerSpec, probe};
+use crate::upstream::{Address, PoolSpec, Security, ServerSpec, probe};
 
 /// The results: one line per server.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ async fn probe_all(config: &Config) -> io::Result<Found> {
         // An embedded server is part of this program, so it needs no probe.
         let is_embedded = matches!(spec.address, Address::Embedded { .. });
         if !is_embedded {
-            let server = Server::new(spec, pool, unix_ms)?;
+            let server = Server::new(spec, pool, &Security::open(&pool.security)?, unix_ms)?;
             probes.spawn_local(async move {
                 let opened = probe::open(&server, &mut Random::from_entropy()).await;
                 (at, opened.map(|(_, found)| found).map_err(|broken| broken.to_string()))

@@ -13,7 +13,7 @@ use crate::monitor::step;
 use crate::proxy::MetaWinner;
 use crate::rule::Template;
 use crate::upstream::{
-    Address, Distribution, FailoverSpec, Hash, OnError, OtherKind, PoolSpec, UnknownPlacement,
+    Address, Distribution, FailoverSpec, Hash, OnError, OtherKind, PoolSpec, SecuritySpec, UnknownPlacement,
 };
 
 /// Displays a configuration in words, on several lines.
@@ -121,6 +121,28 @@ pub(super) fn hash(hash: Hash) -> &'static str {
     }
 }
 
+/// What protects the connections to the servers of a pool.
+fn security(f: &mut fmt::Formatter<'_>, SecuritySpec { tls, auth }: &SecuritySpec) -> fmt::Result {
+    if let Some(tls) = tls {
+        let cas = match &tls.ca {
+            Some(ca) => format!("the CAs of {}", ca.display()),
+            None => "the CAs of the system".to_owned(),
+        };
+        let name = match &tls.server_name {
+            Some(name) => format!(" for {name}"),
+            None => String::new(),
+        };
+        let own = if tls.cert.is_some() { "; with a client certificate" } else { "" };
+        writeln!(f, "  over TLS, verified by {cas}{name}{own}")?;
+    }
+    match auth {
+        Some(auth) => {
+            writeln!(f, "  with the password of {:?} in {}", auth.user, auth.password_file.display())
+        }
+        None => Ok(()),
+    }
+}
+
 fn write_pool(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
     let (distribution, hash) = (distribution(pool.distribution), hash(pool.hash));
     let on_error = match pool.on_error {
@@ -135,6 +157,7 @@ fn write_pool(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
         f,
         "  connect timeout {connect}, request timeout {request}; a get on a server that is down is {on_error}."
     )?;
+    security(f, &pool.security)?;
     let total: f64 = pool.servers.iter().map(|s| f64::from(s.weight)).sum();
     for server in &pool.servers {
         let address = server.address.to_string();

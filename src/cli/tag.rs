@@ -29,7 +29,7 @@ use crate::random::Random;
 use crate::rule::{Captures, Pattern, Rules, Template, fold_tag};
 use crate::upstream::connection::Connection;
 use crate::upstream::pool::{Pool, SharedPool};
-use crate::upstream::{Address, HealthSpec, PoolSpec, ServerSpec};
+use crate::upstream::{Address, HealthSpec, PoolSpec, Security, ServerSpec};
 
 /// The most tags of one command. All are requested at once, and a connection queues at most 65,536 commands.
 const MAX_NAMES: usize = 16 * 1024;
@@ -226,7 +226,7 @@ fn proxy(config: &Config, spec: &PoolSpec) -> io::Result<(Proxy, Option<Monitor>
     // One command is too few to judge a server by.
     let health = HealthSpec { enabled: false, ..spec.health };
     let spec = PoolSpec { health, ..spec.clone() };
-    let pool = Arc::new(SharedPool::new(&spec, unix_ms)?);
+    let pool = Arc::new(SharedPool::new(&spec, &Security::open(&spec.security)?, unix_ms)?);
     let monitor = Monitor::without_marks(&spec, &pool, start, clock.clone());
     let published = monitor.as_ref().map(Monitor::published);
     let shared = Shared {

@@ -154,6 +154,24 @@ table!(
 );
 
 table!(
+    /// The `tls` table of a pool. It and `auth` have no environment variables.
+    PoolTls {
+        ca = "ca": Text,
+        cert = "cert": Text,
+        key = "key": Text,
+        server_name = "server_name": Text,
+    }
+);
+
+table!(
+    /// The `auth` table of a pool.
+    PoolAuth {
+        user = "user": Text,
+        password_file = "password_file": Text,
+    }
+);
+
+table!(
     /// An entry of a pool's `servers` that is a table.
     Server {
         address = "address": Text,

@@ -232,7 +232,7 @@ fn requirements(
     }
 }
 
-fn absolute_path(value: &Value) -> Result<Option<PathBuf>, String> {
+pub(super) fn absolute_path(value: &Value) -> Result<Option<PathBuf>, String> {
     match text(value)? {
         path if path.starts_with('/') => Ok(Some(PathBuf::from(path))),
         _ => Err("must be an absolute path".to_owned()),

@@ -28,6 +28,7 @@ mod listen;
 mod load;
 mod pools;
 mod rules;
+mod security;
 mod settings;
 mod suggestion;
 pub(crate) mod units;

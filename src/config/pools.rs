@@ -11,6 +11,7 @@ use super::failover::{DEFAULT_REQUEST_TIMEOUT, failover, needed_failover};
 use super::file::{self, Section};
 use super::health::health;
 use super::listen::{Listeners, valid};
+use super::security::security;
 use super::units;
 use super::validator::{KeyPath, MINUTE, Validator, boolean, duration, integer, keys, text, word};
 use crate::monitor::step;
@@ -19,6 +20,8 @@ use crate::upstream::{
 };
 
 const MS: Duration = Duration::from_millis(1);
+/// The tables within that of a pool.
+const TABLES: [&str; 3] = ["health", "tls", "auth"];
 
 /// Returns the pools, "main" first, and the names of all pools in the file, including those with errors.
 pub(super) fn pools(
@@ -89,8 +92,8 @@ fn pool(v: &mut Validator<'_>, name: &str, section: Section<file::Pool>) -> Opti
         v.error(&KeyPath::top(), &path, None, format_args!("has an invalid name, which {message}"));
     }
     let at = KeyPath::table(path);
-    let health_table = table.rest.remove("health");
-    v.unknown(&at, &table.rest, keys(file::Pool::KEYS));
+    let [health_table, tls_table, auth_table] = TABLES.map(|key| table.rest.remove(key));
+    v.unknown(&at, &table.rest, keys(file::Pool::KEYS).chain(TABLES));
     let servers = server_list(v, &at, "servers", &table.servers);
     let other = other(v, &at, &table, servers.as_deref());
     let distributions = [
@@ -121,6 +124,9 @@ fn pool(v: &mut Validator<'_>, name: &str, section: Section<file::Pool>) -> Opti
         UnknownPlacement::Warn,
         word(&unknown_placements),
     );
+    let others = other.iter().flatten().flat_map(|other| &other.servers);
+    let all = servers.iter().flatten().chain(others);
+    let security = security(v, &at, tls_table.as_ref(), auth_table.as_ref(), all);
     let name = name.ok()?;
     let pool = PoolSpec {
         keyspace: keyspace?.unwrap_or_else(|| name.clone()),
@@ -135,6 +141,7 @@ fn pool(v: &mut Validator<'_>, name: &str, section: Section<file::Pool>) -> Opti
         failover: failover?,
         health: health?,
         unknown_placement: unknown_placement?,
+        security: security?,
     };
     if let Some(other) = pool.other_pool()
         && step(&other) == step(&PoolSpec { other: None, ..pool.clone() })

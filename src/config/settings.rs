@@ -107,7 +107,8 @@ impl Config {
     pub fn files(&self) -> Vec<PathBuf> {
         let tcp = self.listen.tcp.iter().map(|listener| &listener.requirements);
         let all = tcp.chain(self.listen.unix.iter().map(|listener| &listener.requirements));
-        all.flat_map(Requirements::files).collect()
+        let pools = self.pools.iter().flat_map(|pool| pool.security.files());
+        all.flat_map(Requirements::files).chain(pools).collect()
     }
 
     /// Whether any rule uses the near cache.

@@ -10,8 +10,8 @@ use prometheus::proto;
 use super::cells::{AGE, Buckets, LATENCY, REBUILD};
 use super::counts::{ConfigInfo, Counts, State, gauge};
 use super::labels::{
-    AuthOutcome, ClientMode, Command, DropReason, HealthState, LeaseEnd, Limit, Outcome, PairedWith, Place,
-    TlsOutcome, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, Outcome,
+    PairedWith, Place, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 use super::table::{self, Family, MetricType, TABLE};
 use super::{layout, process};
@@ -99,6 +99,8 @@ fn by_server(counts: &Counts, page: &mut Page) {
     let mut changes = Series::of(table::UPSTREAM_HEALTH_CHANGES);
     let mut guards = Series::of(table::UPSTREAM_GUARDS);
     let mut connections = Series::of(table::UPSTREAM_CONNECTIONS);
+    let mut failures = Series::of(table::UPSTREAM_CONNECTION_FAILURES);
+    let mut sessions = Series::of(table::UPSTREAM_TLS_HANDSHAKES);
     for (server, name) in counts.servers.iter().enumerate() {
         let labels: [&str; 2] = [&name.pool, &name.server];
         for &outcome in UpstreamOutcome::ALL {
@@ -122,8 +124,17 @@ fn by_server(counts: &Counts, page: &mut Page) {
             guards.value(&labels, f64::from(can_guard));
         }
         connections.count(&labels, counts.of_server(server, layout::CONNECTIONS));
+        for &reason in ConnectFailure::ALL {
+            let count = counts.of_server(server, layout::connect_failure(reason));
+            failures.count(&[&name.pool, &name.server, reason.word()], count);
+        }
+        for &session in TlsSession::ALL {
+            let count = counts.of_server(server, layout::tls_session(session));
+            sessions.count(&[&name.pool, &name.server, session.word()], count);
+        }
     }
     page.extend([requests, durations, shared, in_flight, up, healthy, changes, guards, connections]);
+    page.extend([failures, sessions]);
 }
 
 fn failover(counts: &Counts, page: &mut Page) {

@@ -55,7 +55,7 @@ pub(super) struct Counts {
 pub struct ConfigInfo {
     /// A hash of its settings; empty if unknown.
     pub hash: String,
-    /// The certificates of listeners: each file, and when the first of its certificates expires, in seconds of Unix time.
+    /// The certificates of listeners and pools: each file, and when it expires, in seconds of Unix time.
     pub certificates: Vec<(String, i64)>,
 }
 

@@ -195,6 +195,52 @@ label! {
 }
 
 label! {
+    /// Why an attempt to connect to a server failed.
+    ConnectFailure {
+        /// The address refused it, has no route, or is a name that cannot be resolved.
+        Unreachable = "unreachable",
+        /// No connection within `connect_timeout`, or no reply within `request_timeout`.
+        Timeout = "timeout",
+        /// The server closed the connection before its first replies were complete.
+        Closed = "closed",
+        /// The first replies violated the protocol.
+        Garbage = "garbage",
+        /// The TLS handshake took longer than `connect_timeout`.
+        TlsTimeout = "tls_timeout",
+        /// The server does not speak TLS.
+        TlsMissing = "tls_missing",
+        /// The server speaks TLS, and the pool does not.
+        TlsRequired = "tls_required",
+        /// No known CA has signed the server's certificate.
+        UnknownCa = "unknown_ca",
+        /// The server's certificate is no longer valid, or not yet.
+        Expired = "expired",
+        /// The server's certificate is for another name.
+        WrongName = "wrong_name",
+        /// The server's certificate has another fault.
+        Certificate = "certificate",
+        /// The server requires a client certificate, or refused that of the pool.
+        ClientCertificate = "client_certificate",
+        /// The TLS handshake failed for another reason.
+        Tls = "tls",
+        /// The server refused the user or the password.
+        Password = "password",
+        /// The server requires a password, and the pool has none.
+        PasswordRequired = "password_required",
+    }
+}
+
+label! {
+    /// How a TLS handshake with a server began its session.
+    TlsSession {
+        /// With an exchange of keys and certificates.
+        Full = "full",
+        /// From an earlier session with the same server.
+        Resumed = "resumed",
+    }
+}
+
+label! {
     /// Whether a server answers in time.
     HealthState {
         /// It does.
@@ -309,6 +355,6 @@ mod tests {
                 assert!(words.iter().all(|w| w.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')), "{words:?}");
             )+};
         }
-        check!(HealthState Command Outcome LeaseEnd WaitEnd DropReason UpstreamOutcome AuthOutcome TlsOutcome Limit PairedWith ClientMode Place);
+        check!(HealthState ConnectFailure TlsSession Command Outcome LeaseEnd WaitEnd DropReason UpstreamOutcome AuthOutcome TlsOutcome Limit PairedWith ClientMode Place);
     }
 }

@@ -2,8 +2,8 @@
 
 use super::cells::{AGE, LATENCY, REBUILD};
 use super::labels::{
-    AuthOutcome, ClientMode, Command, DropReason, HealthState, LeaseEnd, Limit, Outcome, PairedWith,
-    TlsOutcome, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, Outcome,
+    PairedWith, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 
 /// The rule index of a key that no rule matches, and of requests without a key. Exported as the rule `none`.
@@ -17,9 +17,13 @@ pub const NO_RULE: usize = usize::MAX;
 pub(super) const OWN_RULE: usize =
     Command::ALL.len() * Outcome::ALL.len() + LATENCY.width() + AGE.width() + 1;
 /// Cells of a server's block: outcomes, a histogram, in flight, up, connections, shared reads, whether it can guard, whether it is
-/// not healthy, changes of its health.
-pub(super) const OWN_SERVER: usize =
-    UpstreamOutcome::ALL.len() + LATENCY.width() + 6 + HealthState::ALL.len();
+/// not healthy, changes of its health, failed attempts to connect, TLS handshakes.
+pub(super) const OWN_SERVER: usize = UpstreamOutcome::ALL.len()
+    + LATENCY.width()
+    + 6
+    + HealthState::ALL.len()
+    + ConnectFailure::ALL.len()
+    + TlsSession::ALL.len();
 /// Cells of the worker's own block. The last are the requests of all rules by command and outcome, so that a client's `stats` does
 /// not read the cells of up to 10,000 rules on a worker's thread.
 pub(super) const OWN_GLOBAL: usize = ANSWERED + Command::ALL.len() * Outcome::ALL.len();
@@ -122,6 +126,14 @@ pub(super) fn health_changes(to: HealthState) -> usize {
     IN_FLIGHT + 6 + to as usize
 }
 
+pub(super) fn connect_failure(reason: ConnectFailure) -> usize {
+    IN_FLIGHT + 6 + HealthState::ALL.len() + reason as usize
+}
+
+pub(super) fn tls_session(session: TlsSession) -> usize {
+    IN_FLIGHT + 6 + HealthState::ALL.len() + ConnectFailure::ALL.len() + session as usize
+}
+
 // Cells of a rule's shared block.
 
 pub(super) fn lease(end: LeaseEnd) -> usize {
@@ -183,6 +195,8 @@ mod tests {
         assert_full("shared of a rule", SHARED_RULE, of_labels.chain(histogram).chain([PLAIN]));
         let of_labels = UpstreamOutcome::ALL.iter().map(|&o| upstream(o));
         let of_labels = of_labels.chain(HealthState::ALL.iter().map(|&to| health_changes(to)));
+        let of_labels = of_labels.chain(ConnectFailure::ALL.iter().map(|&reason| connect_failure(reason)));
+        let of_labels = of_labels.chain(TlsSession::ALL.iter().map(|&session| tls_session(session)));
         let histogram = UPSTREAM_DURATION..UPSTREAM_DURATION + LATENCY.width();
         let single = [IN_FLIGHT, UP, CONNECTIONS, SHARED, GUARDS, UNHEALTHY];
         assert_full("server", OWN_SERVER, of_labels.chain(histogram).chain(single));

@@ -30,8 +30,8 @@ mod worker;
 pub use counts::{ConfigInfo, ServerName};
 pub use failover::{FailoverSource, FailoverState, PlacementsState};
 pub use labels::{
-    AuthOutcome, ClientMode, Command, DropReason, HealthState, LeaseEnd, Limit, Outcome, PairedWith, Place,
-    TlsOutcome, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, Outcome,
+    PairedWith, Place, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 pub use layout::NO_RULE;
 pub use registry::{CONTENT_TYPE, Metrics, NextMetrics, RuleTotals};

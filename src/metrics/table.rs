@@ -1,8 +1,8 @@
 //! All metrics: name, type, labels and help. docs/metrics.md shows the same table; a test compares them.
 
 use super::labels::{
-    AuthOutcome, ClientMode, Command, DropReason, HealthState, LeaseEnd, Limit, Outcome, PairedWith, Place,
-    TlsOutcome, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, Outcome,
+    PairedWith, Place, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 
 /// The type of a metric in Prometheus.
@@ -98,6 +98,10 @@ table! {
         "1 if the server supports what the guard needs. If 0, its guarded keys are misses and cannot be stored.";
     UPSTREAM_CONNECTIONS = Counter "kennel_upstream_connections_total" ["pool", "server"]
         "Connections established to a server.";
+    UPSTREAM_CONNECTION_FAILURES = Counter "kennel_upstream_connection_failures_total" ["pool", "server", "reason"]
+        "Attempts to connect to a server that failed, by reason.";
+    UPSTREAM_TLS_HANDSHAKES = Counter "kennel_upstream_tls_handshakes_total" ["pool", "server", "session"]
+        "TLS handshakes with a server that succeeded, by how the session began.";
     FAILOVER_PLACE = Gauge "kennel_failover_place" ["pool", "server"]
         "1 if the keys of the server are on its standby servers, 0 if they are on the server itself.";
     FAILOVER_VIEW_VALID = Gauge "kennel_failover_view_valid" ["pool", "server"]
@@ -139,7 +143,7 @@ table! {
     CONFIG_INFO = Gauge "kennel_config_info" ["hash"]
         "1, with a hash of the settings of the configuration in force.";
     CERTIFICATE_EXPIRY = Gauge "kennel_tls_certificate_expiry_timestamp_seconds" ["file"]
-        "Unix time at which the first certificate of this file of a listener expires.";
+        "Unix time at which the first certificate of this file of a listener or a pool expires; of a pool's ca, the last one.";
     RELOAD_SUCCESSFUL = Gauge "kennel_config_last_reload_successful" []
         "1 if the last attempt to read the configuration succeeded; 0 if it failed and the previous one remains in force.";
     RELOAD_TIMESTAMP = Gauge "kennel_config_last_reload_timestamp_seconds" []
@@ -178,6 +182,8 @@ pub fn markdown() -> String {
     row("why", &FILLS_DROPPED, DropReason::ALL.iter().map(|v| v.word()).collect());
     row("end", &WAITS, WaitEnd::ALL.iter().map(|v| v.word()).collect());
     row("outcome", &UPSTREAM_REQUESTS, UpstreamOutcome::ALL.iter().map(|v| v.word()).collect());
+    row("reason", &UPSTREAM_CONNECTION_FAILURES, ConnectFailure::ALL.iter().map(|v| v.word()).collect());
+    row("session", &UPSTREAM_TLS_HANDSHAKES, TlsSession::ALL.iter().map(|v| v.word()).collect());
     row("to", &FAILOVER_CHANGES, Place::ALL.iter().map(|v| v.word()).collect());
     row("to", &UPSTREAM_HEALTH_CHANGES, HealthState::ALL.iter().map(|v| v.word()).collect());
     row("outcome", &AUTHENTICATIONS, AuthOutcome::ALL.iter().map(|v| v.word()).collect());

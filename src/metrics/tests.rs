@@ -4,8 +4,8 @@ use super::counts::{ConfigInfo, ServerName};
 use super::exposition::{Exposition, read};
 use super::failover::{FailoverSource, FailoverState, PlacementsState};
 use super::labels::{
-    AuthOutcome, Command, DropReason, HealthState, LeaseEnd, Limit, Outcome, PairedWith, TlsOutcome,
-    UpstreamOutcome, WaitEnd,
+    AuthOutcome, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, Outcome, PairedWith,
+    TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 use super::layout::NO_RULE;
 use super::registry::Metrics;
@@ -56,6 +56,8 @@ fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
             worker.server(server).ended(outcome, MS, 1);
         }
     }
+    ConnectFailure::ALL.iter().for_each(|&reason| worker.server(0).connect_failed(reason));
+    TlsSession::ALL.iter().for_each(|&session| worker.server(0).tls_session(session));
     worker.tag_bumped();
     worker.client_connected();
     worker.client_refused();

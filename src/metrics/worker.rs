@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use super::cells::{AGE, Block, Buckets, LATENCY, REBUILD};
 use super::labels::{
-    AuthOutcome, ClientMode, Command, DropReason, HealthState, LeaseEnd, Limit, Outcome, PairedWith,
-    TlsOutcome, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, Outcome,
+    PairedWith, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 use super::layout::{
     BUMPS, BYTES_READ, BYTES_WRITTEN, CLIENTS, CLIENTS_BINARY, CLIENTS_REFUSED, CLIENTS_TOTAL, CONNECTIONS,
     DURATION, GUARDS, IN_FLIGHT, LEASES_LIVE, NEAR_BYTES, NEAR_HITS, NO_MEMORY, OUTAGE_BYTES, OUTAGE_VALUES,
     OWN_GLOBAL, OWN_RULE, OWN_SERVER, PLAIN, REBUILD_DURATION, SHARED, SHARED_GLOBAL, SHARED_RULE, STALE_AGE,
-    TOO_LARGE, UNHEALTHY, UP, UPSTREAM_DURATION, WAITERS, answered, authentication, client_mode, dropped,
-    handshake, health_changes, lease, limit, pair, request, upstream, wait,
+    TOO_LARGE, UNHEALTHY, UP, UPSTREAM_DURATION, WAITERS, answered, authentication, client_mode,
+    connect_failure, dropped, handshake, health_changes, lease, limit, pair, request, tls_session, upstream,
+    wait,
 };
 
 /// One worker's counters under one configuration. Those of the worker itself, and of a rule or server that the next configuration
@@ -262,6 +263,16 @@ impl ServerMetrics {
         self.0.add_exclusive(CONNECTIONS, 1);
         self.guards(can_guard);
         self.up(true);
+    }
+
+    /// An attempt to connect to a server failed.
+    pub fn connect_failed(&self, reason: ConnectFailure) {
+        self.0.add_exclusive(connect_failure(reason), 1);
+    }
+
+    /// A TLS handshake with a server succeeded.
+    pub fn tls_session(&self, session: TlsSession) {
+        self.0.add_exclusive(tls_session(session), 1);
     }
 
     /// This worker detected whether a server supports what the guard needs.

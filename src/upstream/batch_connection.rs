@@ -2,15 +2,17 @@
 //! with them.
 
 use std::future::pending;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::io::AsyncReadExt;
+use tokio::time::{Instant, timeout_at};
 
-use super::server::{Server, Socket};
+use super::connection_error::ConnectionError;
+use super::server::Server;
+use super::socket::Socket;
 use crate::protocol::reply::{Frame, Framer, Shape};
 
 /// The longest value of a reply, in bytes. A longer one ends the connection.
@@ -49,8 +51,7 @@ impl BatchConnection {
     /// There is no connection.
     pub async fn connect(&mut self) -> Result<u32, NoReply> {
         if self.socket.is_none() {
-            let connecting = timeout(self.server.connect_timeout(), self.server.connect()).await;
-            let connected = connecting.map_err(|_| NoReply::Silent)?;
+            let connected = self.server.connect().await;
             self.socket = Some(connected.map_err(|error| NoReply::of_connect(&error))?);
             self.input.clear();
             self.epoch += 1;
@@ -73,7 +74,7 @@ impl BatchConnection {
         let mut socket = self.socket.take().ok_or(NoReply::Lost)?;
         let deadline = Instant::now() + limit;
         let exchanging = async {
-            socket.write_all(commands).await.map_err(|_| NoReply::Lost)?;
+            socket.send(commands).await.map_err(|_| NoReply::Lost)?;
             for _ in 0..count {
                 each(next_reply(&mut socket, &mut self.input).await?);
             }
@@ -97,7 +98,8 @@ impl BatchConnection {
 }
 
 impl NoReply {
-    fn of_connect(error: &io::Error) -> NoReply {
+    fn of_connect(error: &ConnectionError) -> NoReply {
+        let ConnectionError::Unreachable(error) = error else { return NoReply::Silent };
         match error.kind() {
             // The second one: the path of a Unix socket does not exist.
             ErrorKind::ConnectionRefused | ErrorKind::NotFound => NoReply::Refused,
@@ -124,6 +126,7 @@ async fn next_reply(socket: &mut Socket, input: &mut BytesMut) -> Result<Bytes, 
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
     use super::*;

@@ -9,6 +9,8 @@
 //!   reply, and `batched_gets` puts the keys of several `get`s on one line;
 //! - `batch_connection`: a connection of the control plane, for one batch of commands at a time;
 //! - `server`: one server, shared by all workers; `probe` finds out its `capabilities` on each new connection;
+//! - `socket`: the socket of a connection; `security` says whether it has TLS (`tls`, `verifier`) and begins with a password
+//!   (`credentials`), and `connection_error` why there is none;
 //! - `health`: whether a server answers in time;
 //! - `read_buffer`: cuts what a server sends into replies;
 //! - `reply`, `pending_replies`: the replies that one client is waiting for;
@@ -25,6 +27,12 @@ mod coalescing;
 mod batched_gets;
 pub mod health;
 pub mod server;
+pub mod security;
+pub mod tls;
+mod verifier;
+pub mod credentials;
+mod socket;
+mod connection_error;
 pub mod capabilities;
 pub mod probe;
 mod read_buffer;
@@ -35,7 +43,9 @@ mod buffer_pool;
 
 pub use batch_connection::{BatchConnection, NoReply};
 pub use batched_gets::GetKind;
+pub use connection_error::ConnectionError;
 pub use md5_lanes::each_with_md5;
+pub use security::{Security, SecuritySpec};
 pub use spec::{
     Address, Distribution, FailoverSpec, Hash, HealthSpec, OnError, OtherKind, OtherPlacement, PoolSpec,
     ServerSpec, UnknownPlacement,

@@ -10,6 +10,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use super::connection::Connection;
 use super::placement_cache::PlacementCache;
 use super::ring::Ring;
+use super::security::Security;
 use super::server::{Server, ServerLimits};
 use super::spec::{OnError, OtherKind, PoolSpec, ServerSpec};
 
@@ -31,22 +32,27 @@ struct OtherPool {
 }
 
 impl SharedPool {
-    /// Creates the pool of a specification and starts its embedded servers.
+    /// Creates the pool of a specification, whose files have been read, and starts its embedded servers.
     ///
     /// # Errors
     /// An embedded server cannot be started.
-    pub fn new(spec: &PoolSpec, clock: fn() -> u64) -> io::Result<SharedPool> {
-        SharedPool::with_known(spec, &[], clock)
+    pub fn new(spec: &PoolSpec, security: &Security, clock: fn() -> u64) -> io::Result<SharedPool> {
+        SharedPool::with_known(spec, security, &[], clock)
     }
 
     /// The same, with the servers of an earlier pool as far as the specification has them too.
     ///
     /// # Errors
     /// An embedded server cannot be started.
-    pub fn with_known(spec: &PoolSpec, known: &[Arc<Server>], clock: fn() -> u64) -> io::Result<SharedPool> {
-        let of_spec = |spec_of: &ServerSpec| match known.iter().find(|server| server.is_of(spec_of)) {
+    pub fn with_known(
+        spec: &PoolSpec,
+        security: &Security,
+        known: &[Arc<Server>],
+        clock: fn() -> u64,
+    ) -> io::Result<SharedPool> {
+        let of_spec = |of: &ServerSpec| match known.iter().find(|server| server.is_of(of, &spec.security)) {
             Some(known) => Ok(Arc::clone(known)),
-            None => Server::new(spec_of, spec, clock).map(Arc::new),
+            None => Server::new(of, spec, security, clock).map(Arc::new),
         };
         let all = spec.all_servers().map(of_spec).collect::<io::Result<Vec<_>>>()?;
         let other = spec.other.as_ref().zip(spec.other_pool()).map(|(other, spec)| {
@@ -62,6 +68,14 @@ impl SharedPool {
     pub fn apply_limits(&self, spec: &PoolSpec) {
         let limits = ServerLimits::of(spec);
         self.all_servers().for_each(|server| server.set_limits(&limits));
+    }
+
+    /// Makes the connections of the servers with this from now on. Those that exist stay.
+    ///
+    /// # Errors
+    /// No certificate can be for the host of a server.
+    pub fn apply_security(&self, security: &Security) -> io::Result<()> {
+        self.all_servers().try_for_each(|server| server.set_security(security))
     }
 
     fn of_servers(spec: &PoolSpec, servers: Vec<Arc<Server>>, other: Option<OtherPool>) -> SharedPool {

@@ -4,8 +4,6 @@
 //! `-C` and bugs of single releases affect them too. It uses one random key, which expires within seconds and is deleted in
 //! the end.
 
-use std::fmt;
-use std::io;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -13,7 +11,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::capabilities::{Capabilities, MissingFeature, ProbeFailure};
-use super::server::{Server, Socket};
+use super::connection_error::ConnectionError;
+use super::server::Server;
+use super::socket::Socket;
 use crate::protocol::reply::{Frame, Framer, Garbage, Shape};
 use crate::random::Random;
 
@@ -24,30 +24,6 @@ const MAX_REPLY: usize = 16 * 1024;
 /// The most probes per connection. If the key of one is lost, the next uses another key.
 const MAX_PROBES: usize = 3;
 
-/// Why a connection ended.
-#[derive(Debug)]
-pub enum ConnectionError {
-    /// An I/O error.
-    Io(io::Error),
-    /// The server closed it.
-    Closed,
-    /// The server sent something that is no valid reply.
-    Garbage(&'static str),
-    /// The server stopped responding.
-    Stalled,
-}
-
-impl fmt::Display for ConnectionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConnectionError::Io(error) => error.fmt(f),
-            ConnectionError::Closed => f.write_str("the server closed the connection"),
-            ConnectionError::Garbage(what) => write!(f, "the server sent {what}"),
-            ConnectionError::Stalled => f.write_str("the server stopped responding"),
-        }
-    }
-}
-
 /// Connects to a server and probes it. A suspended server accepts connections but does not respond.
 ///
 /// The results of earlier connections are not used: the server may have been replaced.
@@ -55,12 +31,10 @@ pub(crate) async fn open(
     server: &Server,
     random: &mut Random,
 ) -> Result<(Socket, Capabilities), ConnectionError> {
-    let timed_out = |_| ConnectionError::Io(io::ErrorKind::TimedOut.into());
-    let connecting = timeout(server.connect_timeout(), server.connect());
-    let mut socket = connecting.await.map_err(timed_out)?.map_err(ConnectionError::Io)?;
+    let mut socket = server.connect().await?;
     let mut capabilities = Capabilities::default();
     let reading = timeout(server.request_timeout(), read_item_size(&mut socket));
-    capabilities.item_size = reading.await.map_err(timed_out)??;
+    capabilities.item_size = reading.await.map_err(|_| ConnectionError::timed_out())??;
     let mut probe = Probe { socket: &mut socket, limit: server.request_timeout(), version: String::new() };
     for _ in 0..MAX_PROBES {
         let key = format!("@probe:{:016x}", random.below(u64::MAX));
@@ -75,17 +49,17 @@ pub(crate) async fn open(
 
 /// Reads `item_size_max` from `stats settings`; `None` if the server does not report it.
 async fn read_item_size(socket: &mut Socket) -> Result<Option<usize>, ConnectionError> {
-    socket.write_all(b"stats settings\r\n").await.map_err(ConnectionError::Io)?;
     let mut framer = Framer::new(Shape::Stats, 0);
     let mut input = BytesMut::with_capacity(4096);
+    socket.first_reply(b"stats settings\r\n", &mut input).await?;
     loop {
-        if socket.read_buf(&mut input).await.map_err(ConnectionError::Io)? == 0 {
-            return Err(ConnectionError::Closed);
-        }
         if let Frame::Whole(_) =
             framer.frame(&input, &[]).map_err(|Garbage(what)| ConnectionError::Garbage(what))?
         {
             break;
+        }
+        if socket.read_buf(&mut input).await.map_err(ConnectionError::Io)? == 0 {
+            return Err(ConnectionError::Closed);
         }
     }
     let mut lines = input[..].split(|&byte| byte == b'\n');
@@ -226,13 +200,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
     async fn send(&mut self, commands: &str) -> Result<Lines, ConnectionError> {
         match timeout(self.limit, self.exchange(commands)).await {
             Ok(lines) => lines,
-            Err(_) => Err(ConnectionError::Io(io::ErrorKind::TimedOut.into())),
+            Err(_) => Err(ConnectionError::timed_out()),
         }
     }
 
     async fn exchange(&mut self, commands: &str) -> Result<Lines, ConnectionError> {
         let commands = format!("{commands}version\r\n");
         self.socket.write_all(commands.as_bytes()).await.map_err(ConnectionError::Io)?;
+        self.socket.flush().await.map_err(ConnectionError::Io)?;
         let mut input = BytesMut::with_capacity(1024);
         loop {
             if self.socket.read_buf(&mut input).await.map_err(ConnectionError::Io)? == 0 {

@@ -2,22 +2,24 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::Instant;
-use tokio_util::either::Either;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::capabilities::Capabilities;
+use super::connection_error::ConnectionError;
+use super::credentials::Credentials;
 use super::health::Health;
+use super::security::{Security, SecuritySpec};
+use super::socket::Socket;
 use super::spec::{Address, HealthSpec, PoolSpec, ServerSpec};
+use super::tls::ServerTls;
 use crate::embedded::Embedded;
-
-/// A connection's socket.
-pub(super) type Socket = Either<TcpStream, UnixStream>;
+use crate::metrics::ConnectFailure;
 
 /// memcached's default item size limit (`-I`), in bytes.
 const DEFAULT_ITEM_SIZE: usize = 1024 * 1024;
@@ -51,6 +53,15 @@ pub struct Server {
     connect_timeout: AtomicU64,
     /// In ns.
     request_timeout: AtomicU64,
+    security_spec: SecuritySpec,
+    security: Mutex<ServerSecurity>,
+}
+
+/// With what the next connection is made.
+#[derive(Clone, Default)]
+struct ServerSecurity {
+    tls: Option<Arc<ServerTls>>,
+    credentials: Option<Arc<Credentials>>,
 }
 
 /// The time limits of a server, and when it counts as sick.
@@ -73,9 +84,17 @@ impl Server {
     /// Creates the server of a specification, and starts it if it is embedded.
     ///
     /// # Errors
-    /// An embedded server cannot be started.
-    pub fn new(spec: &ServerSpec, pool: &PoolSpec, clock: fn() -> u64) -> io::Result<Server> {
-        Server::with_limits(spec, &ServerLimits::of(pool), clock)
+    /// An embedded server cannot be started, or no certificate can be for the host of its address.
+    pub fn new(
+        spec: &ServerSpec,
+        pool: &PoolSpec,
+        security: &Security,
+        clock: fn() -> u64,
+    ) -> io::Result<Server> {
+        let server = Server::with_limits(spec, &ServerLimits::of(pool), clock)?;
+        let server = Server { security_spec: pool.security.clone(), ..server };
+        server.set_security(security)?;
+        Ok(server)
     }
 
     fn with_limits(spec: &ServerSpec, limits: &ServerLimits, clock: fn() -> u64) -> io::Result<Server> {
@@ -99,12 +118,32 @@ impl Server {
             created: Instant::now(),
             connect_timeout: AtomicU64::new(nanos(limits.connect_timeout)),
             request_timeout: AtomicU64::new(nanos(limits.request_timeout)),
+            security_spec: SecuritySpec::default(),
+            security: Mutex::default(),
         })
     }
 
-    /// Whether this is the server of a specification, whatever its weight.
-    pub(super) fn is_of(&self, spec: &ServerSpec) -> bool {
-        self.address == spec.address && self.name == spec.name
+    /// Whether this is the server of a specification, whatever its weight. Connections with other settings of TLS or another user
+    /// are those of another server, so that none remains when the settings change.
+    pub(super) fn is_of(&self, spec: &ServerSpec, security: &SecuritySpec) -> bool {
+        self.address == spec.address && self.name == spec.name && self.security_spec == *security
+    }
+
+    /// From now on, connections are made with this. TLS sessions can be resumed for as long as its certificates stay the same.
+    ///
+    /// # Errors
+    /// No certificate can be for the host of its address.
+    pub(super) fn set_security(&self, security: &Security) -> io::Result<()> {
+        let mut current = self.security.lock().unwrap_or_else(PoisonError::into_inner);
+        let tls = match (&security.tls, &self.address) {
+            (Some(tls), _) if current.tls.as_ref().is_some_and(|current| current.is_of(tls)) => {
+                current.tls.clone()
+            }
+            (Some(tls), Address::Tcp { host, .. }) => Some(Arc::new(tls.for_host(host)?)),
+            _ => None,
+        };
+        *current = ServerSecurity { tls, credentials: security.credentials.clone().map(Arc::new) };
+        Ok(())
     }
 
     /// From now on, these limits apply.
@@ -202,18 +241,48 @@ impl Server {
         self.capabilities.lock().unwrap_or_else(PoisonError::into_inner).replace(capabilities.clone())
     }
 
-    pub(super) async fn connect(&self) -> io::Result<Socket> {
+    /// Makes a connection within `connect_timeout`, with TLS and the password if the pool has them.
+    pub(super) async fn connect(&self) -> Result<Socket, ConnectionError> {
+        let limit = self.connect_timeout();
+        let deadline = Instant::now() + limit;
+        let opened = timeout_at(deadline, self.open()).await.map_err(|_| ConnectionError::timed_out())?;
+        let socket = opened.map_err(ConnectionError::Unreachable)?;
+        let ServerSecurity { tls, credentials } =
+            self.security.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut socket = match (socket, tls) {
+            (Socket::Tcp(socket), Some(tls)) => {
+                let handshake = timeout_at(deadline, tls.connect(socket)).await;
+                Socket::Tls(Box::new(handshake.map_err(|_| tls_timed_out(limit))??))
+            }
+            (socket, _) => socket,
+        };
+        if let Some(credentials) = credentials {
+            let logging_in = timeout_at(deadline, credentials.log_in(&mut socket)).await;
+            logging_in.map_err(|_| ConnectionError::timed_out())??;
+        }
+        Ok(socket)
+    }
+
+    async fn open(&self) -> io::Result<Socket> {
         match (&self.address, &self.embedded) {
-            (_, Some(embedded)) => Ok(Either::Right(UnixStream::from_std(embedded.connect()?)?)),
-            (Address::Unix(path), None) => Ok(Either::Right(UnixStream::connect(path).await?)),
+            (_, Some(embedded)) => Ok(Socket::Unix(UnixStream::from_std(embedded.connect()?)?)),
+            (Address::Unix(path), None) => Ok(Socket::Unix(UnixStream::connect(path).await?)),
             (Address::Tcp { host, port }, None) => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 stream.set_nodelay(true)?;
-                Ok(Either::Left(stream))
+                Ok(Socket::Tcp(stream))
             }
             (Address::Embedded { .. }, None) => Err(io::ErrorKind::NotConnected.into()),
         }
     }
+}
+
+fn tls_timed_out(limit: Duration) -> ConnectionError {
+    let what = format!(
+        "the TLS handshake did not end within connect_timeout ({limit:?}): check that the server speaks TLS at this port, or \
+         raise connect_timeout"
+    );
+    ConnectionError::insecure(ConnectFailure::TlsTimeout, what)
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::security::SecuritySpec;
+
 /// Where one server listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
@@ -220,6 +222,8 @@ pub struct PoolSpec {
     pub keyspace: String,
     /// What happens while another process places keys in a way that is not adjacent.
     pub unknown_placement: UnknownPlacement,
+    /// What protects the connections to its servers. With TLS, all of them have TCP addresses; with a password, none is embedded.
+    pub security: SecuritySpec,
 }
 
 impl PoolSpec {

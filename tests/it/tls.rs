@@ -1,77 +1,12 @@
-//! TLS listeners, with real clients: python's ssl, which distinguishes a close from a cut, pymemcache, and openssl for the
-//! certificates.
+//! TLS listeners, with real clients: python's ssl, which distinguishes a close from a cut, and pymemcache.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::world::{Kennel, Memcached, addresses, eventually, memcacheds, raw, sidecar_toml, temp_dir};
-
-/// A CA, a server's certificate, a client's, and another client's that a different CA has signed.
-struct Certificates(PathBuf);
-
-impl Drop for Certificates {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-impl Certificates {
-    fn new() -> Certificates {
-        let made = Certificates(temp_dir());
-        std::fs::write(made.0.join("req"), "[req]\ndistinguished_name = name\n[name]\n").expect("write");
-        std::fs::write(made.0.join("users"), "user:pass\n").expect("write");
-        for (name, ca) in [
-            ("ca", None),
-            ("other", None),
-            ("server", Some("ca")),
-            ("client", Some("ca")),
-            ("stranger", Some("other")),
-        ] {
-            made.make(name, ca);
-        }
-        made
-    }
-
-    fn make(&self, name: &str, ca: Option<&str>) {
-        self.make_for(name, ca, 2);
-    }
-
-    /// A certificate that is valid for so many days.
-    fn make_for(&self, name: &str, ca: Option<&str>, days: u32) {
-        let (key, cert) = (self.path(&format!("{name}.key")), self.path(&format!("{name}.pem")));
-        let mut command = Command::new("openssl");
-        command.args(["req", "-x509", "-nodes", "-newkey", "ec", "-days", &days.to_string()]);
-        command.args(["-pkeyopt", "ec_paramgen_curve:prime256v1", "-config", &self.path("req")]);
-        command.args(["-subj", &format!("/CN={name}"), "-keyout", &key, "-out", &cert, "-addext"]);
-        match ca {
-            None => command.arg("basicConstraints=critical,CA:TRUE"),
-            Some(ca) => {
-                command.args([
-                    "basicConstraints=critical,CA:FALSE",
-                    "-addext",
-                    "subjectAltName=IP:127.0.0.1",
-                ]);
-                command.args(["-CA", &self.path(&format!("{ca}.pem"))]);
-                command.args(["-CAkey", &self.path(&format!("{ca}.key"))])
-            }
-        };
-        let output = command.output().expect("run openssl");
-        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-
-    /// A listener with the server's certificate and these additional settings.
-    fn listener(&self, tls: &str, more: &str) -> String {
-        let (cert, key) = (self.path("server.pem"), self.path("server.key"));
-        format!("{{ address = \"127.0.0.1:0\", tls = {{ cert = {cert:?}, key = {key:?}{tls} }}{more} }}")
-    }
-}
+use crate::certificates::Certificates;
+use crate::world::{Kennel, Memcached, addresses, eventually, memcacheds, raw, sidecar_toml};
 
 /// A raw sidecar with this as its only TCP listener.
 fn sidecar(servers: &[Memcached], listener: &str) -> Kennel {

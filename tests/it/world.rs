@@ -228,10 +228,12 @@ fn spawn_memcached(program: &Path, address: SocketAddr, args: &[String]) -> Opti
     let pid = process.child.id();
     // A memcached that requires a password knows this one.
     let hello: &[u8] = if args.iter().any(|a| a == "-Y") { b"set a 0 0 9\r\nuser pass\r\n" } else { b"" };
+    // A memcached with TLS is asked over a listener without.
+    let plain = args.iter().find_map(|arg| arg.strip_prefix("notls:")).map_or(address, parse);
     let start = Instant::now();
     loop {
         // Its pid, not merely a reply: another process's memcached may have taken the port.
-        if pid_of_server(address, hello) == Some(pid) {
+        if pid_of_server(plain, hello) == Some(pid) {
             return Some(process);
         }
         if process.ended().is_some() {
@@ -464,7 +466,7 @@ impl Drop for Kennel {
 }
 
 fn parse(address: &str) -> SocketAddr {
-    address.parse().unwrap_or_else(|e| panic!("kennel listens on {address:?}: {e}"))
+    address.parse().unwrap_or_else(|e| panic!("no address: {address:?}: {e}"))
 }
 
 /// A new directory of this test, with a path short enough for a Unix socket. The caller removes it.

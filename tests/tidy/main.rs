@@ -24,7 +24,7 @@ const LAYERS: [&[&str]; 6] = [
     &["proxy", "monitor"],
     SIBLINGS,
     &["embedded"],
-    &["protocol", "metrics", "error", "clock", "random"],
+    &["protocol", "metrics", "error", "pem", "clock", "random"],
 ];
 /// Modules that do not import each other. Only the proxy uses them together.
 const SIBLINGS: &[&str] = &["rule", "guard", "failover", "upstream"];
@@ -50,15 +50,22 @@ struct Dependency {
     tests_too: bool,
 }
 
-const DEPENDENCIES: [Dependency; 12] = [
+const DEPENDENCIES: [Dependency; 14] = [
     Dependency { what: "bincode", words: &["bincode"], files: &["src/guard/envelope.rs"], tests_too: true },
     Dependency { what: "prometheus", words: &["prometheus"], files: &["src/metrics/"], tests_too: true },
     Dependency {
         what: "rustls",
         words: &["rustls", "tokio_rustls"],
-        files: &["src/tls.rs"],
+        files: &["src/tls.rs", "src/pem.rs", "src/upstream/tls.rs", "src/upstream/verifier.rs"],
         tests_too: true,
     },
+    Dependency {
+        what: "rustls-native-certs",
+        words: &["rustls_native_certs"],
+        files: &["src/upstream/tls.rs"],
+        tests_too: true,
+    },
+    Dependency { what: "x509-cert", words: &["x509_cert"], files: &["src/pem.rs"], tests_too: true },
     Dependency { what: "subtle", words: &["subtle"], files: &["src/auth.rs"], tests_too: true },
     Dependency { what: "rustix", words: &["rustix"], files: &["src/open_files.rs"], tests_too: true },
     Dependency { what: "toml", words: &["toml"], files: &["src/config/"], tests_too: false },
@@ -418,7 +425,7 @@ mod tests {
         only(misplaced_dependencies(&of("src/proxy/raw.rs", "use tokio::net::UnixStream;\n")), "sockets");
         only(
             misplaced_dependencies(&of("src/handshake.rs", "use tokio_rustls::TlsAcceptor;\n")),
-            "src/tls.rs only",
+            "src/tls.rs, src/pem.rs, src/upstream/tls.rs, src/upstream/verifier.rs only",
         );
         only(
             misplaced_dependencies(&of("src/upstream/server.rs", "use socket2::Socket;\n")),

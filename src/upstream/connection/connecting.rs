@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::{Connection, DeferredCommand, DeferredCommands, PendingRequest, Phase};
 use crate::error::Failure;
-use crate::metrics::UpstreamOutcome;
+use crate::metrics::{TlsSession, UpstreamOutcome};
 use crate::random::Random;
 use crate::upstream::capabilities::{Capabilities, MissingFeature};
 use crate::upstream::probe;
@@ -37,6 +37,13 @@ impl Connection {
             let was_first = first_attempt.take().is_some();
             let error = match opened {
                 Ok((mut socket, epoch, found)) => {
+                    if let Some(resumed) = socket.resumed() {
+                        self.metrics.tls_session(if resumed {
+                            TlsSession::Resumed
+                        } else {
+                            TlsSession::Full
+                        });
+                    }
                     // A CAS is valid over connections made before it was read, and a client of one worker may fill a miss over
                     // another worker's connection. So nothing is read before every worker has made its first connection.
                     if was_first {
@@ -54,7 +61,10 @@ impl Connection {
                         self.serve(&mut socket).await
                     }
                 }
-                Err(error) => error,
+                Err(error) => {
+                    self.metrics.connect_failed(error.reason());
+                    error
+                }
             };
             self.metrics.up(false);
             let why = error.to_string();

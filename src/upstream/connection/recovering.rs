@@ -4,14 +4,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::Connection;
 use crate::metrics::{HealthState, ServerMetrics};
-use crate::upstream::server::{Server, Socket};
+use crate::upstream::server::Server;
+use crate::upstream::socket::Socket;
 
 impl Connection {
     /// The server's health has changed by a reply to, or time-out of, this connection.
@@ -62,7 +63,7 @@ async fn recover(server: Arc<Server>, metrics: ServerMetrics) {
 async fn probe(server: &Server, socket: &mut Option<Socket>) -> Option<Duration> {
     let mut open = match socket.take() {
         Some(open) => open,
-        None => timeout(server.connect_timeout(), server.connect()).await.ok()?.ok()?,
+        None => server.connect().await.ok()?,
     };
     let sent = Instant::now();
     timeout(server.request_timeout(), no_op(&mut open)).await.ok()?.ok()?;
@@ -71,7 +72,7 @@ async fn probe(server: &Server, socket: &mut Option<Socket>) -> Option<Duration>
 }
 
 async fn no_op(socket: &mut Socket) -> io::Result<()> {
-    socket.write_all(b"mn\r\n").await?;
+    socket.send(b"mn\r\n").await?;
     let mut reply = [0; 4];
     socket.read_exact(&mut reply).await?;
     if reply == *b"MN\r\n" { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }

@@ -15,10 +15,10 @@ use super::{CONGESTED, Connection, PendingRequest, Phase, Requester};
 use crate::error::Failure;
 use crate::metrics::UpstreamOutcome;
 use crate::protocol::reply::{Frame, Garbage, Shape};
-use crate::upstream::probe::ConnectionError;
+use crate::upstream::connection_error::ConnectionError;
 use crate::upstream::read_buffer::ReadBuffer;
 use crate::upstream::reply::Reply;
-use crate::upstream::server::Socket;
+use crate::upstream::socket::Socket;
 
 /// An empty output buffer with a larger capacity than this is freed.
 const MAX_KEPT: usize = 1024 * 1024;
@@ -93,7 +93,10 @@ impl Connection {
         if state.output.try_reclaim(MAX_KEPT) {
             state.output = BytesMut::new();
         }
-        Poll::Pending
+        match Pin::new(socket).poll_flush(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(ConnectionError::Io(error)),
+            _ => Poll::Pending,
+        }
     }
 
     fn poll_read(

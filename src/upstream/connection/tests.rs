@@ -12,7 +12,7 @@ use crate::metrics::{Metrics, ServerName};
 use crate::random::Random;
 use crate::upstream::capabilities::{Capabilities, ProbeFailure};
 use crate::upstream::read_buffer::ReadBuffer;
-use crate::upstream::server::Socket;
+use crate::upstream::socket::Socket;
 
 const GET: GetKind = GetKind { exptime: None, cas: false };
 
@@ -320,7 +320,7 @@ async fn large_requests_wait_for_a_slow_server_before_any_request_is_refused() {
     assert_eq!(connection.state.borrow().output.len(), before);
     // The server reads again: the waiting client is woken before the queue is empty.
     let (ours, mut theirs) = tokio::net::UnixStream::pair().unwrap();
-    let mut ours = Socket::Right(ours);
+    let mut ours = Socket::Unix(ours);
     let (woken, mut left) = (Arc::new(Woken::default()), None);
     one.wake_on_next(&Context::from_waker(&Arc::clone(&woken).into()));
     let writing = poll_fn(|cx| {
