@@ -2,6 +2,8 @@
 //!
 //! ```text
 //!  control     signals, changes of the file and requests to reload: what the process does next
+//!     │   │
+//!     │   handing_over, taking_over, control_server, adopter: one process after another
 //!     │
 //!   this file  threads, and the switch from one configuration to the next
 //!     │
@@ -20,6 +22,7 @@ use std::time::Duration;
 
 use tokio::runtime::{self, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::spawn_local;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -28,23 +31,34 @@ use crate::admin::{self, ConfigState, Readiness};
 use crate::clock::{Clock, unix_ms};
 use crate::config::{Config, Loaded};
 use crate::guard::near::Changes;
-use crate::listener::{self, AdminSocket, FlushAll, ListenAddress, WorkerListener};
+use crate::listener::{self, AdminSocket, FlushAll, Inherited, ListenAddress, ListenSocket, WorkerListener};
 use crate::log;
 use crate::metrics::{FailoverSource, Metrics, Totals, WorkerMetrics};
 use crate::open_files::{self, Budget};
 use crate::proxy::{KeyHasher, LeaseTable, OutageTable, ServerInfo, Shared, TagCache};
 use crate::random::Random;
+use crate::takeover::{Channel, ControlSocket};
 use crate::upstream::pool::SharedPool;
-use crate::worker::{Configured, ConnectionLimit, Switch, Worker};
-use errors::StartError;
+use crate::worker::{Configured, ConnectionLimit, Heartbeat, Order, Switch, Worker};
+use adopter::Adopter;
+use control_server::ControlServer;
 use in_force::{InForce, Monitors};
 use view::{AdminView, ReloadRequest};
 
+mod adopter;
 pub mod control;
+mod control_server;
 mod errors;
+mod handing_over;
 mod in_force;
 mod plan;
+mod service;
+mod taking_over;
 mod view;
+
+pub use errors::StartError;
+pub use service::Service;
+pub use taking_over::start;
 
 /// The most workers with `workers = 0`, which otherwise means one per core. The machine is mainly for the application.
 const MAX_AUTOMATIC_WORKERS: usize = 4;
@@ -59,9 +73,18 @@ const RELOADS: usize = 8;
 pub struct App {
     in_force: InForce,
     lasting: Lasting,
-    workers: Vec<mpsc::UnboundedSender<Switch>>,
+    workers: Vec<mpsc::UnboundedSender<Order>>,
+    adopter: Arc<Adopter>,
     monitors: Monitors,
+    admin_socket: Option<AdminSocket>,
     admin: Option<AdminServer>,
+    control: Option<ControlServer>,
+    /// Processes that ask to take over.
+    takeovers: mpsc::Receiver<Channel>,
+    to_take_over: mpsc::Sender<Channel>,
+    heartbeats: Vec<Heartbeat>,
+    /// Cancelled when clients are served.
+    opened: CancellationToken,
     view: Arc<AdminView>,
     reloads: mpsc::Receiver<ReloadRequest>,
     stop: CancellationToken,
@@ -89,7 +112,20 @@ struct Lasting {
 struct AdminServer {
     configured: ListenAddress,
     bound: SocketAddr,
+    /// For a process that takes over.
+    socket: ListenSocket,
     stop: CancellationToken,
+}
+
+/// What a process begins with.
+#[derive(Default)]
+pub struct Start {
+    /// Sockets that another process has bound.
+    pub inherited: Inherited,
+    /// The hashes of keys of the process that this one takes over from.
+    pub hasher: Option<KeyHasher>,
+    /// How often the threads prove that they run.
+    pub heartbeat: Option<Duration>,
 }
 
 impl App {
@@ -99,12 +135,25 @@ impl App {
     /// # Errors
     /// A listener cannot be bound, or the system refuses a resource.
     pub fn start(loaded: Loaded) -> Result<App, StartError> {
+        let (mut app, _) = App::prepare(loaded, Start::default())?;
+        app.open(None)?;
+        Ok(app)
+    }
+
+    /// Starts all threads. Clients wait until [`App::open`]. Returns the inherited sockets that the configuration does not have, too.
+    ///
+    /// # Errors
+    /// A listener cannot be bound, or the system refuses a resource.
+    pub fn prepare(loaded: Loaded, with: Start) -> Result<(App, Inherited), StartError> {
+        let Start { mut inherited, hasher, heartbeat } = with;
         let config = &loaded.config;
         let workers = workers(config);
         let open_files = open_files::raise();
         let max_connections = max_connections(config, workers, open_files)?;
-        let (listeners, of_workers) = listener::BoundListeners::default().bind(&config.listen, workers)?;
-        let admin = config.admin.as_ref().map(listener::bind_admin).transpose()?;
+        let unbound = listener::BoundListeners::default();
+        let (listeners, of_workers) = unbound.bind(&config.listen, workers, &mut inherited)?;
+        let bind_admin = |address| listener::bind_admin(address, &mut inherited);
+        let admin_socket = config.admin.as_ref().map(bind_admin).transpose()?;
         let metrics = Metrics::new(plan::rule_names(config), plan::server_names(config), workers);
         metrics.config_read(true, unix_ms());
         let mut random = Random::from_entropy();
@@ -115,7 +164,7 @@ impl App {
             outages: Arc::new(OutageTable::new(config.near.memory)),
             tag_cache: TagCache::new(config.tags.cache),
             sidecar: random.below(u64::MAX),
-            hasher: KeyHasher::new(),
+            hasher: hasher.unwrap_or_default(),
             clock: Clock::system(),
             start,
             baseline: Arc::default(),
@@ -132,54 +181,83 @@ impl App {
         let (to_reload, reloads) = mpsc::channel(RELOADS);
         let shown = in_force.shown(ConfigState { read_ms: unix_ms(), ..ConfigState::default() });
         let view = AdminView::new(Arc::clone(&lasting.metrics), start, shown, to_reload);
+        let (mut orders, mut received) = (Vec::new(), Vec::new());
+        for _ in 0..workers {
+            let (order, receiver) = mpsc::unbounded_channel();
+            orders.push(order);
+            received.push(receiver);
+        }
+        let adopter = Arc::new(Adopter::new(orders.clone(), Arc::clone(&lasting.connection_limit)));
+        adopter.set_listeners(in_force.listeners.numbers());
+        let (to_take_over, takeovers) = mpsc::channel(1);
+        // One for each worker, and one for the monitors.
+        let heartbeats: Vec<_> = (0..=workers).filter_map(|_| heartbeat.map(Heartbeat::new)).collect();
         let mut app = App {
             in_force,
             lasting,
-            workers: Vec::new(),
+            workers: orders,
+            adopter,
             monitors,
+            admin_socket,
             admin: None,
+            control: None,
+            takeovers,
+            to_take_over,
+            heartbeats,
+            opened: CancellationToken::new(),
             view: Arc::new(view),
             reloads,
             stop,
             readiness,
             threads: Vec::new(),
         };
-        let open = CancellationToken::new();
         // All are created before the first one starts, because workers wait for each other's first connections.
         let metrics: Vec<_> = (0..workers).map(|at| app.lasting.metrics.worker(at)).collect();
         let mut all = Vec::new();
-        for configured in
-            app.configure(of_workers, metrics, max_connections, &Arc::new(AtomicBool::new(true)))
-        {
-            let (switch, switches) = mpsc::unbounded_channel();
-            app.workers.push(switch);
+        let configured =
+            app.configure(of_workers, metrics, max_connections, &Arc::new(AtomicBool::new(true)));
+        for (at, (configured, orders)) in configured.into_iter().zip(received).enumerate() {
             let connection_limit = Arc::clone(&app.lasting.connection_limit);
-            let (open, stop) = (open.clone(), app.stop.child_token());
-            all.push(Worker { configured, switches, connection_limit, open, stop });
+            let (open, stop) = (app.opened.clone(), app.stop.child_token());
+            let heartbeat = app.heartbeats.get(at).cloned();
+            all.push(Worker { configured, orders, heartbeat, connection_limit, open, stop });
         }
         for (at, worker) in all.into_iter().enumerate() {
             app.spawn(format!("kennel-{at}"), move || worker.run())?;
         }
-        if let Some(socket) = admin {
-            app.start_admin(socket)?;
-        }
-        let stop = app.stop.clone();
+        let (stop, heartbeat) = (app.stop.clone(), app.heartbeats.get(workers).cloned());
         app.spawn("kennel-monitor".into(), move || {
             let mut runtime = runtime::Builder::new_current_thread();
             let runtime = runtime.enable_all().build_local(LocalOptions::default())?;
             runtime.block_on(stop.run_until_cancelled(async {
+                if let Some(heartbeat) = heartbeat {
+                    spawn_local(heartbeat.run());
+                }
                 while let Some(job) = to_monitor.recv().await {
                     job();
                 }
             }));
             Ok(())
         })?;
-        let readiness = app.readiness.clone();
-        app.monitors.when_known(app.in_force.known(), move || {
+        Ok((app, inherited))
+    }
+
+    /// Serves clients and operators, once it is known where the keys of the servers are. `control` is the control socket. Must be
+    /// called in a runtime if there is one.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub fn open(&mut self, control: Option<ControlSocket>) -> io::Result<()> {
+        if let Some(socket) = self.admin_socket.take() {
+            self.start_admin(socket)?;
+        }
+        self.control = control.map(|socket| ControlServer::start(socket, &self.adopter, &self.to_take_over));
+        let (open, readiness) = (self.opened.clone(), self.readiness.clone());
+        self.monitors.when_known(self.in_force.known(), move || {
             open.cancel();
             readiness.ready();
         });
-        Ok(app)
+        Ok(())
     }
 
     /// Takes another configuration. Requests in flight end under the one that they began with; this waits for them for some seconds.
@@ -190,9 +268,10 @@ impl App {
     pub async fn switch_to(&mut self, loaded: Loaded) -> Result<Vec<String>, StartError> {
         let (config, workers) = (&loaded.config, self.workers.len());
         let max_connections = max_connections(config, workers, self.lasting.open_files)?;
-        let (listeners, of_workers) = self.in_force.listeners.bind(&config.listen, workers)?;
+        let mut none = Inherited::default();
+        let (listeners, of_workers) = self.in_force.listeners.bind(&config.listen, workers, &mut none)?;
         let new_admin = config.admin.as_ref().filter(|admin| !self.has_admin(admin));
-        let new_admin = new_admin.map(listener::bind_admin).transpose()?;
+        let new_admin = new_admin.map(|address| listener::bind_admin(address, &mut none)).transpose()?;
         let next = InForce::new(loaded, listeners, &self.in_force.pools, &self.monitors)?;
         // The former configuration serves until it is known where the next one's keys are.
         for known in next.known() {
@@ -203,6 +282,7 @@ impl App {
         metrics.show_failover(Some(Arc::clone(&next.status) as Arc<dyn FailoverSource>));
         let changes = self.in_force.changes(&next);
         let former = std::mem::replace(&mut self.in_force, next);
+        self.adopter.set_listeners(self.in_force.listeners.numbers());
         log::set_level(&config.log.level);
         self.lasting.take(&config, max_connections);
         self.in_force.apply_to_shared();
@@ -214,7 +294,7 @@ impl App {
         for (worker, to) in self.workers.iter().zip(switches) {
             let ((done, is_done), (retired, is_retired)) = (oneshot::channel(), oneshot::channel());
             // A worker that has ended serves no client.
-            let _ = worker.send(Switch { to, done, retired });
+            let _ = worker.send(Order::Switch(Box::new(Switch { to, done, retired })));
             switching.push(is_done);
             retiring.push(is_retired);
         }
@@ -306,7 +386,8 @@ impl App {
     fn start_admin(&mut self, AdminSocket { address: bound, socket }: AdminSocket) -> io::Result<()> {
         let Some(configured) = self.in_force.config.admin.clone() else { return Ok(()) };
         let stop = self.stop.child_token();
-        self.admin = Some(AdminServer { configured, bound, stop: stop.clone() });
+        let for_successor = ListenSocket::Tcp(socket.try_clone()?);
+        self.admin = Some(AdminServer { configured, bound, socket: for_successor, stop: stop.clone() });
         let (view, readiness) = (Arc::clone(&self.view) as Arc<dyn admin::View>, self.readiness.clone());
         self.spawn("kennel-admin".into(), move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
@@ -356,6 +437,8 @@ impl App {
     pub fn stop(mut self) {
         info!("stopping");
         self.readiness.drain();
+        self.in_force.listeners.close();
+        drop((self.control.take(), self.admin.take()));
         self.stop.cancel();
         for thread in self.threads.drain(..) {
             // An error means that the thread panicked, which has been reported.

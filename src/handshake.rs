@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -22,7 +22,7 @@ use tracing::warn;
 use crate::auth::{Authentication, Step, Users, Verdict};
 use crate::metrics::{AuthOutcome, TlsOutcome, WorkerMetrics};
 use crate::pem::BadFile;
-use crate::tls::{Acceptor, TlsFiles};
+use crate::tls::{Acceptor, TlsConnection, TlsFiles};
 use stream::PrefixedStream;
 
 mod limits;
@@ -32,8 +32,8 @@ mod tests;
 
 pub use limits::HandshakeLimits;
 pub(crate) use limits::RateLimitedLog;
-pub use stream::ClientStream;
 pub(crate) use stream::log_name;
+pub use stream::{ClientStream, PlainSocket};
 
 /// The buffer space for a read, in bytes.
 const READ_SIZE: usize = 4 * 1024;
@@ -128,6 +128,9 @@ impl Handshake {
         }
     }
 }
+
+/// Another process could not go on with it: it lacks the keys.
+impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream for TlsConnection<S> {}
 
 async fn tls_handshake<S: ClientStream + 'static>(
     tls: &Acceptor,

@@ -1,13 +1,16 @@
 //! Binds the sockets on which clients connect. All of them are bound before any worker starts, so that an error stops the start.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
@@ -15,6 +18,10 @@ use socket2::{Domain, Socket, Type};
 use crate::handshake::{Handshake, Requirements};
 use crate::pem::BadFile;
 use crate::proxy::connection_use::{ConnectionUse, ListenerClients};
+
+mod inherited;
+
+pub use inherited::{Inherited, InheritedListener, ListenerName};
 
 /// The backlog of each listener: how many connections the kernel queues until they are accepted.
 const BACKLOG: i32 = 4096;
@@ -38,6 +45,10 @@ pub struct Listen {
     pub workers: usize,
     /// Whether clients may flush the pools.
     pub flush_all: FlushAll,
+    /// How long `/readyz` returns 503 before the process stops accepting clients.
+    pub drain_delay: Duration,
+    /// How long a process that has been taken over keeps clients that cannot move.
+    pub takeover_timeout: Duration,
 }
 
 /// The effect of a client's `flush_all`.
@@ -122,8 +133,8 @@ impl std::error::Error for BindError {}
 pub struct WorkerListener {
     /// Unique in the process.
     pub number: u32,
-    /// `None` if the worker has it from an earlier configuration.
-    pub socket: Option<ListenSocket>,
+    /// Empty if the worker has them from an earlier configuration.
+    pub sockets: Vec<ListenSocket>,
     /// What its next connections need.
     pub info: ListenerInfo,
 }
@@ -131,10 +142,28 @@ pub struct WorkerListener {
 /// A listening socket, non-blocking.
 #[derive(Debug)]
 pub enum ListenSocket {
-    /// Each worker has its own socket for each address.
+    /// Each worker has its own socket for each address, unless another process has bound fewer or more.
     Tcp(TcpListener),
     /// The workers share one socket for each path.
     Unix(UnixListener),
+}
+
+impl ListenSocket {
+    fn try_clone(&self) -> io::Result<ListenSocket> {
+        match self {
+            ListenSocket::Tcp(socket) => socket.try_clone().map(ListenSocket::Tcp),
+            ListenSocket::Unix(socket) => socket.try_clone().map(ListenSocket::Unix),
+        }
+    }
+}
+
+impl AsFd for ListenSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            ListenSocket::Tcp(socket) => socket.as_fd(),
+            ListenSocket::Unix(socket) => socket.as_fd(),
+        }
+    }
 }
 
 /// The properties of a listener that its connections need. All workers share them.
@@ -160,19 +189,34 @@ pub struct BoundListeners {
 struct Bound<A, B> {
     spec: ListenerSpec<A>,
     bound: B,
+    /// Those of all workers. A process that takes over receives them.
+    sockets: Arc<Vec<ListenSocket>>,
     number: u32,
     clients: Arc<ListenerClients>,
     handshake: Option<Arc<Handshake>>,
 }
 
-/// The file of a Unix socket. It is removed when this is dropped.
+/// The file of a Unix socket. It is removed when this is dropped, if it belongs to this process.
 #[derive(Debug)]
-struct SocketFile(PathBuf);
+struct SocketFile {
+    path: PathBuf,
+    is_ours: AtomicBool,
+    /// Whether it belongs to the process that this one takes over from.
+    is_inherited: bool,
+}
+
+impl SocketFile {
+    fn new(path: &Path, is_ours: bool, is_inherited: bool) -> Arc<SocketFile> {
+        Arc::new(SocketFile { path: path.to_owned(), is_ours: AtomicBool::new(is_ours), is_inherited })
+    }
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // It may have been removed already.
-        let _ = fs::remove_file(&self.0);
+        if self.is_ours.load(Ordering::Relaxed) {
+            // It may have been removed already.
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -197,8 +241,51 @@ impl BoundListeners {
         files
     }
 
+    /// The listeners, with their sockets, for a process that takes over.
+    pub fn to_hand_over(&self) -> impl Iterator<Item = InheritedListener<&[ListenSocket]>> {
+        let tcp = self.tcp.iter().map(|listener| InheritedListener {
+            name: Some(ListenerName::Tcp(listener.spec.address.to_string())),
+            sockets: &listener.sockets[..],
+            pooled: listener.clients.pooled(),
+            owns_file: false,
+        });
+        let unix = self.unix.iter().map(|listener| InheritedListener {
+            name: Some(ListenerName::Unix(listener.spec.address.clone())),
+            sockets: &listener.sockets[..],
+            pooled: listener.clients.pooled(),
+            owns_file: listener.bound.is_ours.load(Ordering::Relaxed),
+        });
+        tcp.chain(unix)
+    }
+
+    /// The listeners by name, with their numbers.
+    pub fn numbers(&self) -> HashMap<ListenerName, u32> {
+        let named = |listener: InheritedListener<&[ListenSocket]>| listener.name;
+        let numbers = self.tcp.iter().map(|l| l.number).chain(self.unix.iter().map(|l| l.number));
+        self.to_hand_over().filter_map(named).zip(numbers).collect()
+    }
+
+    /// This process has taken over: the files of Unix sockets belong to it.
+    pub fn take_files(&self) {
+        for listener in self.unix.iter().filter(|listener| listener.bound.is_inherited) {
+            listener.bound.is_ours.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Another process has them: the files of Unix sockets stay.
+    pub fn give_away(&self) {
+        self.unix.iter().for_each(|listener| listener.bound.is_ours.store(false, Ordering::Relaxed));
+    }
+
+    /// Closes the sockets that the workers do not have.
+    pub fn close(&mut self) {
+        self.tcp.iter_mut().for_each(|listener| listener.sockets = Arc::default());
+        self.unix.iter_mut().for_each(|listener| listener.sockets = Arc::default());
+    }
+
     /// Binds the listeners of `listen` that are not bound yet, with sockets for each of `workers` workers, and loads the
     /// certificates and passwords of all. Nothing is done to those that are bound: they are closed when the workers are told.
+    /// Those in `inherited` are taken from it and not bound.
     ///
     /// # Errors
     /// An address cannot be bound, or a file cannot be loaded.
@@ -206,6 +293,7 @@ impl BoundListeners {
         &self,
         listen: &Listen,
         workers: usize,
+        inherited: &mut Inherited,
     ) -> Result<(BoundListeners, Vec<Vec<WorkerListener>>), BindError> {
         let mut next = BoundListeners { numbers: self.numbers, ..BoundListeners::default() };
         let mut of_workers: Vec<Vec<WorkerListener>> = (0..workers).map(|_| Vec::new()).collect();
@@ -216,32 +304,53 @@ impl BoundListeners {
             let handshake = handshake(&spec.requirements, address.to_string())?;
             let same = known.iter().position(|listener| listener.spec.address == *address);
             let same = same.map(|at| known.swap_remove(at));
-            let (bound, sockets) = match same {
-                Some(same) => (same.bound, Vec::new()),
-                None => bind_tcp(address, workers).map_err(refused)?,
+            let (mut pooled, mut new) = (false, true);
+            let (bound, sockets) = match (same, inherited.take_tcp(address)) {
+                (Some(same), _) => {
+                    new = false;
+                    (same.bound, Arc::clone(&same.sockets))
+                }
+                (None, Some(there)) => {
+                    pooled = there.pooled;
+                    (local_address(&there.sockets).map_err(refused)?, Arc::new(there.sockets))
+                }
+                (None, None) => {
+                    let (bound, sockets) = bind_tcp(address, workers).map_err(refused)?;
+                    (bound, Arc::new(sockets.into_iter().map(ListenSocket::Tcp).collect()))
+                }
             };
-            let sockets = sockets.into_iter().map(ListenSocket::Tcp).collect();
-            let clients = next.clients(spec, same, bound.to_string());
-            give(&mut of_workers, sockets, &handshake, &clients);
-            next.tcp.push(Bound { spec: spec.clone(), bound, number: clients.number(), clients, handshake });
+            let given = if new { spread(&sockets, workers).map_err(refused)? } else { Vec::new() };
+            let clients = next.clients(spec, same, bound.to_string(), pooled);
+            give(&mut of_workers, given, &handshake, &clients);
+            let number = clients.number();
+            next.tcp.push(Bound { spec: spec.clone(), bound, sockets, number, clients, handshake });
         }
         for spec in &listen.unix {
             let name = spec.address.display().to_string();
             let refused = |error| refused("listen.unix", "KENNEL_LISTEN__UNIX", name.clone(), error);
             let handshake = handshake(&spec.requirements, name.clone())?;
             let same = self.unix.iter().find(|listener| listener.spec.address == spec.address);
-            let (bound, sockets) = match same {
-                Some(same) => (Arc::clone(&same.bound), Vec::new()),
-                None => {
+            let (mut pooled, mut new) = (false, true);
+            let (bound, sockets) = match (same, inherited.take_unix(&spec.address)) {
+                (Some(same), _) => {
+                    new = false;
+                    (Arc::clone(&same.bound), Arc::clone(&same.sockets))
+                }
+                (None, Some(there)) => {
+                    pooled = there.pooled;
+                    (SocketFile::new(&spec.address, false, there.owns_file), Arc::new(there.sockets))
+                }
+                (None, None) => {
                     let socket = bind_unix(&spec.address, listen.unix_mode).map_err(refused)?;
-                    let sockets = (0..workers).map(|_| socket.try_clone().map(ListenSocket::Unix));
-                    let file = Arc::new(SocketFile(spec.address.clone()));
-                    (file, sockets.collect::<io::Result<_>>().map_err(refused)?)
+                    let sockets = Arc::new(vec![ListenSocket::Unix(socket)]);
+                    (SocketFile::new(&spec.address, true, false), sockets)
                 }
             };
-            let clients = next.clients(spec, same, name.clone());
-            give(&mut of_workers, sockets, &handshake, &clients);
-            next.unix.push(Bound { spec: spec.clone(), bound, number: clients.number(), clients, handshake });
+            let given = if new { spread(&sockets, workers).map_err(refused)? } else { Vec::new() };
+            let clients = next.clients(spec, same, name.clone(), pooled);
+            give(&mut of_workers, given, &handshake, &clients);
+            let number = clients.number();
+            next.unix.push(Bound { spec: spec.clone(), bound, sockets, number, clients, handshake });
         }
         Ok((next, of_workers))
     }
@@ -252,13 +361,14 @@ impl BoundListeners {
         spec: &ListenerSpec<A>,
         same: Option<&Bound<A, B>>,
         name: String,
+        pooled: bool,
     ) -> Arc<ListenerClients> {
         match same {
             Some(same) if same.spec.clients == spec.clients => Arc::clone(&same.clients),
             Some(same) => Arc::new(ListenerClients::new(same.number, name, spec.clients)),
             None => {
                 self.numbers += 1;
-                Arc::new(ListenerClients::new(self.numbers, name, spec.clients))
+                Arc::new(ListenerClients::new(self.numbers, name, spec.clients).with_detected(pooled))
             }
         }
     }
@@ -273,9 +383,15 @@ pub struct AdminSocket {
     pub socket: TcpListener,
 }
 
-/// Binds the address of the admin server.
-pub fn bind_admin(address: &ListenAddress) -> Result<AdminSocket, BindError> {
+/// Binds the address of the admin server, unless it is in `inherited`.
+pub fn bind_admin(address: &ListenAddress, inherited: &mut Inherited) -> Result<AdminSocket, BindError> {
     let refused = |error| refused("admin.listen", "KENNEL_ADMIN__LISTEN", address.to_string(), error);
+    if let Some(InheritedListener { mut sockets, .. }) = inherited.take_admin(address) {
+        let address = local_address(&sockets).map_err(refused)?;
+        if let Some(ListenSocket::Tcp(socket)) = sockets.pop() {
+            return Ok(AdminSocket { address, socket });
+        }
+    }
     let (address, mut listeners) = bind_tcp(address, 1).map_err(refused)?;
     let socket = listeners.pop().ok_or_else(|| refused(io::ErrorKind::NotFound.into()))?;
     Ok(AdminSocket { address, socket })
@@ -284,14 +400,36 @@ pub fn bind_admin(address: &ListenAddress) -> Result<AdminSocket, BindError> {
 /// Gives each worker the listener, with its socket if there is a new one.
 fn give(
     workers: &mut [Vec<WorkerListener>],
-    sockets: Vec<ListenSocket>,
+    sockets: Vec<Vec<ListenSocket>>,
     handshake: &Option<Arc<Handshake>>,
     clients: &Arc<ListenerClients>,
 ) {
     let mut sockets = sockets.into_iter();
     for worker in workers {
         let info = ListenerInfo { handshake: handshake.clone(), clients: Arc::clone(clients) };
-        worker.push(WorkerListener { number: clients.number(), socket: sockets.next(), info });
+        worker.push(WorkerListener {
+            number: clients.number(),
+            sockets: sockets.next().unwrap_or_default(),
+            info,
+        });
+    }
+}
+
+/// Distributes sockets over the workers. Each worker has one at least, and each socket is accepted from: the kernel has queued
+/// connections in it.
+fn spread(sockets: &[ListenSocket], workers: usize) -> io::Result<Vec<Vec<ListenSocket>>> {
+    let mut of_workers: Vec<Vec<ListenSocket>> = (0..workers).map(|_| Vec::new()).collect();
+    for at in 0..workers.max(sockets.len()) {
+        of_workers[at % workers].push(sockets[at % sockets.len()].try_clone()?);
+    }
+    Ok(of_workers)
+}
+
+/// The address of TCP sockets that another process has bound.
+fn local_address(sockets: &[ListenSocket]) -> io::Result<SocketAddr> {
+    match sockets.first() {
+        Some(ListenSocket::Tcp(socket)) => socket.local_addr(),
+        _ => Err(io::ErrorKind::NotFound.into()),
     }
 }
 

@@ -1,17 +1,19 @@
 //! The command line, exit codes and signals.
 
+use std::env;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use kennel::app::App;
 use kennel::app::control::{Signals, Source, control};
+use kennel::app::{self, App, Service};
 use kennel::cli;
 use kennel::cli::arguments::{Arguments, Command, TagCommand};
 use kennel::config::{self, Loaded};
+use kennel::listener::Inherited;
 use kennel::log::{self, LogError};
+use kennel::systemd;
 use tokio::runtime;
 use tracing::{error, info, warn};
 
@@ -36,7 +38,7 @@ fn main() -> ExitCode {
         None => {}
     }
     match log::init(arguments.log_format) {
-        Ok(()) => serve(arguments.config),
+        Ok(()) => serve(arguments),
         Err(error @ LogError::Filter(..)) => {
             error!("{error}");
             ExitCode::FAILURE
@@ -48,9 +50,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the sidecar until SIGTERM or SIGINT. Logs why it cannot start.
-fn serve(path: Option<PathBuf>) -> ExitCode {
-    let source = Source::new(path, config::environment());
+/// Runs the sidecar until SIGTERM or SIGINT, or until another process has taken over. Logs why it cannot start.
+fn serve(arguments: Arguments) -> ExitCode {
+    // Before the first thread starts.
+    let passed = match systemd::sockets() {
+        Ok(passed) => passed,
+        Err(error) => {
+            error!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let source = Source::new(arguments.config, config::environment());
     let loaded = match source.read() {
         Ok(loaded) => loaded,
         Err(errors) => {
@@ -59,7 +69,7 @@ fn serve(path: Option<PathBuf>) -> ExitCode {
         }
     };
     loaded.config.warnings.iter().for_each(|warning| warn!("{warning}"));
-    match run(loaded, &source) {
+    match run(loaded, &source, passed, arguments.takeover) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             error!("{error}");
@@ -68,16 +78,28 @@ fn serve(path: Option<PathBuf>) -> ExitCode {
     }
 }
 
-fn run(loaded: Loaded, source: &Source) -> Result<(), Box<dyn std::error::Error>> {
+fn run(
+    loaded: Loaded,
+    source: &Source,
+    passed: Inherited,
+    takeover: bool,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let service = Service::from_environment(env::args_os().skip(1).collect());
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     // Before listeners are bound, so that a signal during the start stops the sidecar properly.
-    let signals = {
+    let mut signals = {
         let _entered = runtime.enter();
         Signals::new()?
     };
-    let mut app = App::start(loaded)?;
+    let app = runtime.block_on(async {
+        tokio::select! {
+            app = app::start(loaded, passed, takeover, &service) => app.map(Some),
+            () = signals.stop.received() => Ok(None),
+        }
+    });
+    let Some(mut app) = app? else { return Ok(()) };
     announce(&app, source.is_built_in());
-    runtime.block_on(control(&mut app, source, signals));
+    runtime.block_on(control(&mut app, source, &service, signals));
     app.stop();
     Ok(())
 }

@@ -21,11 +21,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 use crate::guard::leases::Owner;
+use crate::handshake::ClientStream;
 use crate::metrics::{LeaseEnd, Limit};
 use crate::protocol;
 use crate::protocol::binary::{self, Detected};
@@ -33,7 +34,7 @@ use crate::protocol::long_get::{LongGet, Part};
 use crate::protocol::parse::parse;
 use crate::protocol::request::{Parsed, Refused, Request};
 use crate::proxy::connection_use::ListenerClients;
-use crate::proxy::{AccessSet, Call, Client, Current};
+use crate::proxy::{AccessSet, Call, Client, Current, Leaving, MovedMiss};
 use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
 use crate::upstream::pending_replies::PendingReplies;
 use state::{MAX_OUTPUT, READ_SIZE, Session, State};
@@ -53,6 +54,24 @@ const LARGE_REQUEST: usize = 16 * 1024;
 /// How long a client may take to read the last reply and to close the connection after Kennel has ended it.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// A client whose session begins.
+pub struct NewClient {
+    /// Its connection.
+    pub owner: Owner,
+    /// How the clients of its listener use their connections.
+    pub listener: Arc<ListenerClients>,
+    /// The misses that another process knows of this connection.
+    pub misses: Vec<MovedMiss>,
+}
+
+/// How a session ends.
+pub enum End {
+    /// The connection is closed. The client used this protocol.
+    Closed(ClientProtocol),
+    /// The connection is open, between two requests, and moves to another process with these misses.
+    Leaves(Vec<MovedMiss>),
+}
+
 /// The result of one step of the parser.
 enum Progress {
     /// A call has begun.
@@ -65,24 +84,29 @@ enum Progress {
     Incomplete { at_least: usize },
 }
 
-/// Serves a client until the connection is closed, by either side, or `drain` is cancelled. The client's leases are released
-/// before this returns. The result is the protocol that the client used.
-pub async fn serve<S>(
-    socket: S,
-    owner: Owner,
-    clients: Arc<ListenerClients>,
+/// Serves a client until the connection is closed, by either side, `drain` is cancelled, or the client moves to another process.
+/// Its leases are released before this returns.
+pub async fn serve<S: ClientStream>(
+    socket: &mut S,
+    client: NewClient,
     current: &Current,
     budget: &Rc<MemoryBudget>,
     queue_pool: &QueuePool<PendingCall>,
     drain: &CancellationToken,
-) -> ClientProtocol
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let client = Client::new(owner, PendingReplies::for_client(budget, owner.connection), clients);
+) -> End {
+    let NewClient { owner, listener, misses } = client;
+    let client = Client::new(owner, PendingReplies::for_client(budget, owner.connection), listener);
+    client.add_misses(&misses, &current.proxy());
     let mut session = Session::new(socket, client, current, Rc::clone(budget), queue_pool, drain);
     let mut drained = std::pin::pin!(drain.cancelled());
     poll_fn(|cx| session.poll(&mut drained, cx)).await;
+    if session.state == State::Leaving {
+        let moved = session.client.moved_misses(&session.proxy).unwrap_or_default();
+        if session.client.has_missed() {
+            current.proxy().disconnect(owner, LeaseEnd::Shutdown).await;
+        }
+        return End::Leaves(moved);
+    }
     let closed_by_us = session.state == State::Finishing && !session.eof;
     // A request still in flight may win a lease, which must be released too.
     poll_fn(|cx| session.poll_abandoned(cx)).await;
@@ -96,10 +120,10 @@ where
     if closed_by_us && !drain.is_cancelled() {
         let _ = timeout(LINGER, session.discard_input()).await;
     }
-    session.protocol.unwrap_or(ClientProtocol::Text)
+    End::Closed(session.protocol.unwrap_or(ClientProtocol::Text))
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
+impl<S: ClientStream> Session<'_, S> {
     /// Runs all stages until none can make progress. Ready once the connection must be closed.
     fn poll(
         &mut self,
@@ -141,12 +165,35 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
                     return Poll::Ready(());
                 }
                 _ if !read && !made_room => {
+                    if self.leaves() {
+                        self.state = State::Leaving;
+                        self.release_unused();
+                        return Poll::Ready(());
+                    }
                     self.release_unused();
                     return Poll::Pending;
                 }
                 _ => {}
             }
         }
+    }
+
+    /// Whether the client moves to another process now: it is between two requests, nothing of it has been read or is to be written,
+    /// and what is known of it can move with it.
+    fn leaves(&self) -> bool {
+        let leaving = self.current.leaving();
+        leaving != Leaving::No
+            && self.state == State::Open
+            && !self.eof
+            && self.calls.is_empty()
+            && self.input.is_empty()
+            && self.skip_data == 0
+            && self.long_get.is_none()
+            && self.output.is_empty()
+            && self.flushed
+            && self.socket.is_plain()
+            && (leaving == Leaving::Now || !self.client.awaits_fill(&self.proxy))
+            && self.client.moved_misses(&self.proxy).is_some()
     }
 
     /// Returns unused buffers to their pools before the task sleeps, and updates the client's account of bytes held.

@@ -1,22 +1,30 @@
-//! What the process does while it runs: it waits for signals, for changes of the configuration file, and for requests to reload.
+//! What the process does while it runs: it waits for signals, for changes of the configuration file, and for requests to reload or
+//! to take over.
 
 use std::fs;
+use std::future::pending;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
 use super::App;
+use super::handing_over::{self, hand_over};
+use super::service::Service;
 use super::view::ReloadRequest;
 use crate::clock::unix_ms;
 use crate::config::{self, ConfigErrors, Loaded, Reload};
+use crate::takeover::Channel;
 
 /// How often the files are looked at with `reload = "watch"`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// The most time that the process needs to stop after `listen.drain_delay`.
+const STOP_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Where the configuration comes from.
 pub struct Source {
@@ -48,9 +56,10 @@ impl Source {
 
 /// The signals that the process handles.
 pub struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
+    /// SIGTERM and SIGINT.
+    pub stop: StopSignals,
     hangup: Signal,
+    user2: Signal,
 }
 
 impl Signals {
@@ -60,10 +69,29 @@ impl Signals {
     /// The system refuses it.
     pub fn new() -> io::Result<Signals> {
         Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
+            stop: StopSignals {
+                terminate: signal(SignalKind::terminate())?,
+                interrupt: signal(SignalKind::interrupt())?,
+            },
             hangup: signal(SignalKind::hangup())?,
+            user2: signal(SignalKind::user_defined2())?,
         })
+    }
+}
+
+/// SIGTERM and SIGINT.
+pub struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    /// Returns at the next one.
+    pub async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => info!("SIGTERM"),
+            _ = self.interrupt.recv() => info!("SIGINT"),
+        }
     }
 }
 
@@ -74,33 +102,126 @@ enum Trigger {
     Requested(ReloadRequest),
 }
 
-/// Runs until SIGTERM or SIGINT.
-pub async fn control(app: &mut App, source: &Source, mut signals: Signals) {
+/// A process that takes over, once it serves.
+type Successor = JoinHandle<io::Result<Channel>>;
+
+/// Runs until SIGTERM or SIGINT, or until another process has taken over and has all clients. Then the sidecar must be stopped.
+pub async fn control(app: &mut App, source: &Source, service: &Service, mut signals: Signals) {
     let mut watched = Watched::new(source, app);
+    let watchdog = service.watch(app.heartbeats.clone());
+    let (mut is_ready, mut successor) = (false, None);
     loop {
         let trigger = tokio::select! {
-            _ = signals.terminate.recv() => break info!("SIGTERM"),
-            _ = signals.interrupt.recv() => break info!("SIGINT"),
+            () = signals.stop.received() => break,
             _ = signals.hangup.recv() => Trigger::Hangup,
             Some(request) = app.reloads.recv() => Trigger::Requested(request),
             () = watched.changed() => Trigger::Changed,
+            () = app.opened.cancelled(), if !is_ready => {
+                is_ready = true;
+                service.ready(app);
+                continue;
+            }
+            _ = signals.user2.recv() => {
+                upgrade(app, service);
+                continue;
+            }
+            Some(channel) = app.takeovers.recv() => {
+                offer(app, service, channel, &mut successor).await;
+                continue;
+            }
+            served = serves(&mut successor) => {
+                successor = None;
+                match served {
+                    Ok(channel) => {
+                        service.notifier.main_process(channel.process());
+                        watchdog.inspect(AbortHandle::abort);
+                        return hand_over(app, channel, signals.stop.received()).await;
+                    }
+                    Err(error) => warn!(%error, "the other process does not take over: this one goes on serving"),
+                }
+                continue;
+            }
         };
+        if successor.is_some() {
+            let why = "another process takes over: reload that one";
+            warn!("the configuration is not read: {why}");
+            if let Trigger::Requested(request) = trigger {
+                // Whoever asked may be gone.
+                let _ = request.send(Err(format!("{why}\n")));
+            }
+            watched.remember();
+            continue;
+        }
         match trigger {
             Trigger::Hangup => info!("SIGHUP: reading the configuration"),
             Trigger::Changed => info!("a file of the configuration has changed: reading the configuration"),
             Trigger::Requested(_) => info!("POST /reload: reading the configuration"),
         }
         watched.remember();
+        service.notifier.reloading();
         let result = tokio::select! {
-            _ = signals.terminate.recv() => break info!("SIGTERM"),
-            _ = signals.interrupt.recv() => break info!("SIGINT"),
+            () = signals.stop.received() => break,
             result = reload(app, source) => result,
         };
+        app.follow_control();
+        service.ready(app);
         if let Trigger::Requested(request) = trigger {
             // Whoever asked may be gone.
             let _ = request.send(result);
         }
         watched.follow(source, app);
+    }
+    drain(app, service, signals).await;
+}
+
+/// Starts a process that takes over.
+fn upgrade(app: &App, service: &Service) {
+    info!("SIGUSR2: starting a process that takes over");
+    match app.control {
+        Some(_) => service.start_successor(),
+        None => error!("no process can take over: there is no control socket (admin.control)"),
+    }
+}
+
+/// Sends a process the sockets. If that succeeds, it is the successor once it serves.
+async fn offer(app: &App, service: &Service, channel: Channel, successor: &mut Option<Successor>) {
+    if successor.is_some() {
+        return channel.refuse("another process is taking over").await;
+    }
+    if app.control.is_none() || !app.opened.is_cancelled() {
+        return channel.refuse("this process does not serve yet: try again").await;
+    }
+    match handing_over::offer(app, &channel, service.notifier.is_used()).await {
+        Ok(()) => {
+            let serving = async move { handing_over::until_it_serves(&channel).await.map(|()| channel) };
+            *successor = Some(tokio::spawn(serving));
+        }
+        Err(error) => {
+            warn!(process = channel.process(), %error, "another process cannot take over: this one goes on serving");
+        }
+    }
+}
+
+/// Returns once the successor serves, or does not. Never, if there is none.
+async fn serves(successor: &mut Option<Successor>) -> io::Result<Channel> {
+    match successor {
+        Some(serving) => serving.await.map_err(io::Error::other)?,
+        None => pending().await,
+    }
+}
+
+/// Reports that the sidecar is not ready for `listen.drain_delay`, and serves clients meanwhile. A second signal ends it.
+async fn drain(app: &App, service: &Service, mut signals: Signals) {
+    let delay = app.in_force.config.listen.drain_delay;
+    app.readiness.drain();
+    service.notifier.stopping(delay + STOP_TIMEOUT);
+    if delay.is_zero() {
+        return;
+    }
+    info!(delay = ?delay, "draining: /readyz returns 503, and clients are served");
+    tokio::select! {
+        () = sleep(delay) => {}
+        () = signals.stop.received() => {}
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 
 use crate::listener::BindError;
 use crate::pem::BadFile;
@@ -17,6 +18,12 @@ pub enum StartError {
     OpenFiles(String),
     /// Certificates or the password of this pool cannot be loaded.
     Files(String, Vec<BadFile>),
+    /// The process with this control socket does not hand over.
+    Takeover(PathBuf, io::Error),
+    /// The configuration has no control socket.
+    NoControl,
+    /// The service manager has bound sockets that the configuration does not have.
+    Unused(Vec<String>),
 }
 
 impl fmt::Display for StartError {
@@ -29,6 +36,18 @@ impl fmt::Display for StartError {
                 let all: Vec<String> = bad.iter().map(BadFile::to_string).collect();
                 write!(f, "pools.{pool}: {}", all.join("; "))
             }
+            StartError::Takeover(path, error) => {
+                write!(f, "cannot take over from the process at {}: {error}; it goes on serving", path.display())
+            }
+            StartError::NoControl => f.write_str(
+                "cannot take over: admin.control names no control socket, and systemd has made no runtime directory for one",
+            ),
+            StartError::Unused(addresses) => write!(
+                f,
+                "cannot start: systemd passed sockets for {}, which are not in listen.tcp, listen.unix or admin.listen: add them \
+                 there, or remove them from the socket unit",
+                addresses.join(", ")
+            ),
         }
     }
 }

@@ -23,6 +23,10 @@ pub struct Arguments {
     /// Format of the log on stderr: text or json.
     #[arg(long, value_name = "FORMAT", global = true)]
     pub log_format: Option<log::Format>,
+    /// Take over the listeners and clients of the running sidecar with the same admin.control, which then ends. Starts normally if
+    /// there is none.
+    #[arg(long)]
+    pub takeover: bool,
     /// What to do instead of running the sidecar.
     #[command(subcommand)]
     pub command: Option<Command>,

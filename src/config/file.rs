@@ -72,6 +72,8 @@ table!(
         workers = "workers": Number,
         flush_all = "flush_all": Text,
         clients = "clients": Text,
+        drain_delay = "drain_delay": Text,
+        takeover_timeout = "takeover_timeout": Text,
     }
 );
 
@@ -114,6 +116,7 @@ table!(
     /// `[admin]`
     Admin {
         listen = "listen": Text,
+        control = "control": Text,
     }
 );
 

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::addresses::overlap;
 use super::file::{self, Section};
 use super::units;
-use super::validator::{DAY, KeyPath, Validator, automatic_size, duration, integer, keys, text, word};
+use super::validator::{DAY, HOUR, KeyPath, Validator, automatic_size, duration, integer, keys, text, word};
 use crate::handshake::{Handshake, Requirements};
 use crate::listener::{FlushAll, Listen, ListenAddress, ListenerSpec};
 use crate::proxy::connection_use::ConnectionUse;
@@ -66,6 +66,11 @@ pub(super) fn listen(v: &mut Validator<'_>, section: Section<file::Listen>) -> (
     let workers = v.value(&at, "workers", &table.workers, 1, integer(0..=64));
     let flush_alls = [("allow", FlushAll::Allow), ("refuse", FlushAll::Refuse)];
     let flush_all = v.value(&at, "flush_all", &table.flush_all, FlushAll::Allow, word(&flush_alls));
+    let drain_delay =
+        v.value(&at, "drain_delay", &table.drain_delay, Duration::ZERO, duration(Duration::ZERO..=HOUR));
+    let default = Duration::from_secs(120);
+    let takeover_timeout =
+        v.value(&at, "takeover_timeout", &table.takeover_timeout, default, duration(Duration::ZERO..=HOUR));
     let listen = || {
         let tcp = listeners.tcp.iter().cloned().collect::<Option<_>>()?;
         let unix = listeners.unix.iter().cloned().collect::<Option<_>>()?;
@@ -73,7 +78,19 @@ pub(super) fn listen(v: &mut Validator<'_>, section: Section<file::Listen>) -> (
         let (idle_timeout, max_buffered) = (idle_timeout?, max_buffered? as usize);
         let (unix_mode, flush_all) = (unix_mode?, flush_all?);
         default_use?;
-        Some(Listen { tcp, unix, unix_mode, max_connections, idle_timeout, max_buffered, workers, flush_all })
+        let (drain_delay, takeover_timeout) = (drain_delay?, takeover_timeout?);
+        Some(Listen {
+            tcp,
+            unix,
+            unix_mode,
+            max_connections,
+            idle_timeout,
+            max_buffered,
+            workers,
+            flush_all,
+            drain_delay,
+            takeover_timeout,
+        })
     };
     (listen(), listeners)
 }

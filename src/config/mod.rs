@@ -40,7 +40,7 @@ pub use environment::environment;
 pub use errors::ConfigErrors;
 pub use key_values::KeyValues;
 pub use load::{Loaded, load, read};
-pub use settings::{Config, Near, Reload, Rule, RuleKind, Tags};
+pub use settings::{Config, ControlPath, Near, Reload, Rule, RuleKind, Tags};
 
 #[cfg(test)]
 mod tests;

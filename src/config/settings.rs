@@ -21,6 +21,8 @@ pub struct Config {
     pub listen: Listen,
     /// The address of `/metrics`, `/healthz`, `/readyz` and the status page; `None` if turned off.
     pub admin: Option<ListenAddress>,
+    /// The socket on which another process can take over.
+    pub control: ControlPath,
     /// The pools: "main" first, the others by name.
     pub pools: Vec<PoolSpec>,
     /// Where and how tag versions are stored.
@@ -40,6 +42,17 @@ pub enum Reload {
     Signal,
     /// A change of the file, or of a file that it names, too.
     Watch,
+}
+
+/// The control socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ControlPath {
+    /// `control.sock` in the runtime directory of the service, if systemd has made one; otherwise none.
+    Automatic,
+    /// None.
+    Off,
+    /// This absolute path of at most 107 bytes.
+    At(PathBuf),
 }
 
 /// How the process logs.

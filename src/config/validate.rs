@@ -13,7 +13,7 @@ use super::lines::Lines;
 use super::listen::{Listeners, listen, valid};
 use super::pools::{pool_index, pools};
 use super::rules::rules;
-use super::settings::{Config, Log, Near, Reload, Tags};
+use super::settings::{Config, ControlPath, Log, Near, Reload, Tags};
 use super::units;
 use super::validator::{KeyPath, MINUTE, Validator, automatic_size, duration, integer, keys, text, word};
 use crate::failover::RESERVED_PREFIX;
@@ -42,24 +42,26 @@ pub(super) fn validate(
     let reload = reload(v, &root.reload);
     let log = log(v, root.log);
     let (listen, listeners) = listen(v, root.listen);
+    let control = control(v, &root.admin, &listeners);
     let admin = admin(v, root.admin, &listeners);
     let (specs, names) = pools(v, root.pools, &listeners);
     let tags = tags(v, root.tags, &names, specs.as_deref());
     let near = near(v, root.near);
     let rules = rules(v, root.rules, &names, tags.as_ref());
     let Validator { errors, warnings, .. } = validator;
-    match (reload, log, listen, admin, specs, tags, near, rules) {
+    match (reload, log, listen, admin, control, specs, tags, near, rules) {
         (
             Some(reload),
             Some(log),
             Some(listen),
             Some(admin),
+            Some(control),
             Some(pools),
             Some(tags),
             Some(near),
             Some(rules),
         ) if errors.is_empty() => {
-            Ok(Config { reload, log, listen, admin, pools, tags, near, rules, warnings })
+            Ok(Config { reload, log, listen, admin, control, pools, tags, near, rules, warnings })
         }
         _ => Err(ConfigErrors::new(errors)),
     }
@@ -111,6 +113,27 @@ fn admin(
         return None;
     }
     Some(address)
+}
+
+/// `admin.control`
+fn control(
+    v: &mut Validator<'_>,
+    section: &Section<file::Admin>,
+    listeners: &Listeners,
+) -> Option<ControlPath> {
+    let at = KeyPath::table("admin".to_owned());
+    let value = if let Section::Present(table) = section { &table.control } else { &None };
+    let control = v.value(&at, "control", value, ControlPath::Automatic, |value| match text(value)? {
+        "auto" => Ok(ControlPath::Automatic),
+        "" => Ok(ControlPath::Off),
+        path => units::unix_path(path).map(ControlPath::At),
+    })?;
+    let conflict = valid(&listeners.unix).find(|(_, unix)| control == ControlPath::At(unix.address.clone()));
+    if let Some((i, _)) = conflict {
+        v.error(&at, "control", value.as_ref(), format!("is listen.unix[{i}] too: use another path"));
+        return None;
+    }
+    Some(control)
 }
 
 /// `[tags]`

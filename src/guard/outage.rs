@@ -415,6 +415,11 @@ impl<W> Outages<W> {
         }
     }
 
+    /// Whether the connection builds a value.
+    pub fn builds(&self, owner: Owner) -> bool {
+        self.by_owner.contains_key(&owner)
+    }
+
     /// A connection has been closed. Returns the readers that waited for its values: the first of each key builds.
     pub fn disconnect(&mut self, owner: Owner, now: Now) -> Vec<W> {
         let mut woken = Vec::new();

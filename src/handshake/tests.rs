@@ -41,6 +41,8 @@ impl Drop for Files {
     }
 }
 
+impl ClientStream for DuplexStream {}
+
 struct Listener {
     limits: HandshakeLimits,
     metrics: Metrics,

@@ -189,6 +189,7 @@ fn global(counts: &Counts, page: &mut Page) {
     }
     page.extend([authentications, handshakes]);
     page.value(table::CLIENTS_BINARY, counts.own(layout::CLIENTS_BINARY) as f64);
+    page.value(table::CLIENTS_RECEIVED, counts.own(layout::CLIENTS_RECEIVED) as f64);
     let mut pairs = Series::of(table::SET_PAIRS);
     for &miss in PairedWith::ALL {
         pairs.count(&[miss.word()], counts.own(layout::pair(miss)));

@@ -65,10 +65,12 @@ pub(super) const NO_MEMORY: usize = 6;
 pub(super) const CLIENTS_BINARY: usize = 7;
 /// Bytes in the near cache.
 pub(super) const NEAR_BYTES: usize = 8;
+/// Clients received from another process.
+pub(super) const CLIENTS_RECEIVED: usize = 9;
 
 // The first cells of what is counted by a label.
 
-const OUTCOMES: usize = 9;
+const OUTCOMES: usize = 10;
 const PAIRS: usize = OUTCOMES + AuthOutcome::ALL.len() + TlsOutcome::ALL.len();
 const LIMITS: usize = PAIRS + PairedWith::ALL.len() + ClientMode::ALL.len();
 const ANSWERED: usize = LIMITS + Limit::ALL.len();
@@ -178,6 +180,7 @@ mod tests {
             NO_MEMORY,
             CLIENTS_BINARY,
             NEAR_BYTES,
+            CLIENTS_RECEIVED,
         ];
         let of_labels = AuthOutcome::ALL.iter().map(|&o| authentication(o));
         let of_labels = of_labels.chain(TlsOutcome::ALL.iter().map(|&o| handshake(o)));

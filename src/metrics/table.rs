@@ -130,6 +130,8 @@ table! {
         "Clients refused because they used the binary protocol.";
     SET_PAIRS = Counter "kennel_set_pairs_total" ["miss"]
         "Sets at listeners with clients = \"auto\", by which connection received the miss that they may end.";
+    CLIENTS_RECEIVED = Counter "kennel_client_connections_received_total" []
+        "Client connections received from the process that this one has taken over from.";
     CLIENTS_CHANGES = Counter "kennel_clients_mode_changes_total" ["to"]
         "Changes in whether the clients of a listener are taken to use connection pools.";
     LIMIT_REACHED = Counter "kennel_limit_reached_total" ["limit"]

@@ -64,6 +64,7 @@ fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
     AuthOutcome::ALL.iter().for_each(|&outcome| worker.authentication(outcome));
     TlsOutcome::ALL.iter().for_each(|&outcome| worker.handshake(outcome));
     worker.client_binary();
+    worker.client_received();
     PairedWith::ALL.iter().for_each(|&miss| worker.set_paired(miss));
     [false, true].into_iter().for_each(|pooled| worker.clients_changed(pooled));
     Limit::ALL.iter().for_each(|&limit| worker.limit_reached(limit));

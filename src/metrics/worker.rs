@@ -9,12 +9,12 @@ use super::labels::{
     PairedWith, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 use super::layout::{
-    BUMPS, BYTES_READ, BYTES_WRITTEN, CLIENTS, CLIENTS_BINARY, CLIENTS_REFUSED, CLIENTS_TOTAL, CONNECTIONS,
-    DURATION, GUARDS, IN_FLIGHT, LEASES_LIVE, NEAR_BYTES, NEAR_HITS, NO_MEMORY, OUTAGE_BYTES, OUTAGE_VALUES,
-    OWN_GLOBAL, OWN_RULE, OWN_SERVER, PLAIN, REBUILD_DURATION, SHARED, SHARED_GLOBAL, SHARED_RULE, STALE_AGE,
-    TOO_LARGE, UNHEALTHY, UP, UPSTREAM_DURATION, WAITERS, answered, authentication, client_mode,
-    connect_failure, dropped, handshake, health_changes, lease, limit, pair, request, tls_session, upstream,
-    wait,
+    BUMPS, BYTES_READ, BYTES_WRITTEN, CLIENTS, CLIENTS_BINARY, CLIENTS_RECEIVED, CLIENTS_REFUSED,
+    CLIENTS_TOTAL, CONNECTIONS, DURATION, GUARDS, IN_FLIGHT, LEASES_LIVE, NEAR_BYTES, NEAR_HITS, NO_MEMORY,
+    OUTAGE_BYTES, OUTAGE_VALUES, OWN_GLOBAL, OWN_RULE, OWN_SERVER, PLAIN, REBUILD_DURATION, SHARED,
+    SHARED_GLOBAL, SHARED_RULE, STALE_AGE, TOO_LARGE, UNHEALTHY, UP, UPSTREAM_DURATION, WAITERS, answered,
+    authentication, client_mode, connect_failure, dropped, handshake, health_changes, lease, limit, pair,
+    request, tls_session, upstream, wait,
 };
 
 /// One worker's counters under one configuration. Those of the worker itself, and of a rule or server that the next configuration
@@ -197,6 +197,12 @@ impl WorkerMetrics {
     /// A client used the binary protocol. Worker's thread only.
     pub fn client_binary(&self) {
         self.own.add_exclusive(CLIENTS_BINARY, 1);
+    }
+
+    /// A client was received from another process. Worker's thread only.
+    pub fn client_received(&self) {
+        self.own.add_exclusive(CLIENTS, 1);
+        self.own.add_exclusive(CLIENTS_RECEIVED, 1);
     }
 
     /// A `set` arrived that may end a miss. Worker's thread only.

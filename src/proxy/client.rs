@@ -17,6 +17,11 @@ use crate::upstream::pending_replies::PendingReplies;
 use connection_use::ListenerClients;
 use misses::Misses;
 
+pub use misses::MovedMiss;
+
+/// The most misses of a connection that moves to another process. One with more stays.
+pub(crate) const MAX_MOVED_MISSES: usize = 256;
+
 /// One connection.
 pub struct Client {
     /// Identifies the connection for the lifetime of the process.
@@ -37,6 +42,25 @@ impl Client {
     pub fn new(owner: Owner, pending: Rc<PendingReplies>, listener: Arc<ListenerClients>) -> Client {
         let (misses, has_missed, turn_time) = Default::default();
         Client { owner, pending, listener, misses, has_missed, turn_time }
+    }
+
+    /// Takes over the misses that another process knows of this connection.
+    pub fn add_misses(&self, moved: &[MovedMiss], proxy: &Proxy) {
+        if !moved.is_empty() {
+            self.has_missed.set(true);
+            self.misses.borrow_mut().add(moved, self.seconds(proxy));
+        }
+    }
+
+    /// Whether this connection, or another one of its pool, may still fill a miss.
+    pub fn awaits_fill(&self, proxy: &Proxy) -> bool {
+        let pooled = self.listener.is_pooled(self.has_missed());
+        (self.has_missed() || pooled) && proxy.awaits_fill(self.owner, pooled)
+    }
+
+    /// The misses that another process must know to serve this connection; `None` if they are too many.
+    pub fn moved_misses(&self, proxy: &Proxy) -> Option<Vec<MovedMiss>> {
+        self.misses.borrow().known(self.seconds(proxy), MAX_MOVED_MISSES)
     }
 
     /// Begins a turn of the session. Durations are measured in turns, so that each turn reads the clock at most once.

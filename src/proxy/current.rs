@@ -9,12 +9,24 @@ use super::pipeline::Proxy;
 pub struct Current {
     proxy: RefCell<Rc<Proxy>>,
     number: Cell<u64>,
+    leaving: Cell<Leaving>,
+}
+
+/// Whether clients move to another process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaving {
+    /// They stay.
+    No,
+    /// Between two requests, unless they may still fill a miss.
+    WhenFree,
+    /// Between two requests.
+    Now,
 }
 
 impl Current {
     /// The first pipeline.
     pub fn new(proxy: Rc<Proxy>) -> Current {
-        Current { proxy: RefCell::new(proxy), number: Cell::new(0) }
+        Current { proxy: RefCell::new(proxy), number: Cell::new(0), leaving: Cell::new(Leaving::No) }
     }
 
     /// The pipeline.
@@ -25,6 +37,16 @@ impl Current {
     /// How often it has been replaced.
     pub fn number(&self) -> u64 {
         self.number.get()
+    }
+
+    /// Whether clients move to another process.
+    pub fn leaving(&self) -> Leaving {
+        self.leaving.get()
+    }
+
+    /// Has clients move to another process from now on, or stay. Their tasks must be woken.
+    pub fn set_leaving(&self, leaving: Leaving) {
+        self.leaving.set(leaving);
     }
 
     /// Replaces the pipeline. Returns the former one, which requests in flight may still use.

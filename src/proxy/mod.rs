@@ -26,8 +26,9 @@ mod other;
 mod plan;
 
 pub use call::{Call, LongGetState};
-pub use client::{Client, connection_use};
-pub use current::Current;
+pub(crate) use client::MAX_MOVED_MISSES;
+pub use client::{Client, MovedMiss, connection_use};
+pub use current::{Current, Leaving};
 pub use guarded::explicit_tags;
 #[doc(hidden)] // for tests/sim, whose servers read and write the same commands
 pub use guarded::wire;

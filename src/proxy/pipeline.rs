@@ -20,6 +20,7 @@ use super::state::server_info::ServerInfo;
 use super::state::tag_cache::TagCache;
 use crate::clock::Clock;
 use crate::failover::Views;
+use crate::guard::leases::Owner;
 use crate::guard::near::Changes;
 use crate::guard::{Now, Policy, TagName};
 use crate::metrics::{LeaseEnd, NO_RULE, WorkerMetrics};
@@ -203,6 +204,13 @@ impl Proxy {
     /// Whether this client connection holds a lease, so that others may be waiting for its value.
     pub fn rebuilds(&self, connection: u64) -> bool {
         self.leases.all().any(|leases| leases.rebuilds(connection))
+    }
+
+    /// Whether this connection may still fill a miss. `pooled`: or another connection of the same client.
+    pub(super) fn awaits_fill(&self, owner: Owner, pooled: bool) -> bool {
+        let now = self.now();
+        self.leases.all().any(|leases| leases.awaits_fill(owner, pooled, now))
+            || (!self.outages.is_empty() && self.outages.with(&self.metrics, |outages| outages.builds(owner)))
     }
 
     /// Takes over the renewal of the leases that were won under an earlier configuration. One whose key is now kept elsewhere, or has

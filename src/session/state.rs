@@ -52,6 +52,8 @@ pub(super) enum State {
     Finishing,
     /// The connection is broken or must be closed: nothing more is written.
     Gone,
+    /// The client moves to another process.
+    Leaving,
 }
 
 pub(super) struct Session<'a, S> {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -293,6 +294,33 @@ impl Kennel {
         Kennel::start_by(command, toml, "200")
     }
 
+    /// Starts `kennel --takeover` with this configuration, and waits as [`Kennel::start`] does.
+    pub(crate) fn take_over(toml: &str) -> Kennel {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kennel"));
+        command.arg("--takeover");
+        Kennel::start_by(command, toml, "200")
+    }
+
+    /// Starts `kennel` by a command, to which `--config` is added.
+    pub(crate) fn start_command(command: Command, toml: &str) -> Kennel {
+        Kennel::start_by(command, toml, "200")
+    }
+
+    /// Waits until it ends by itself, for this long at most. Returns its exit status, and its log.
+    pub(crate) fn end(mut self, limit: Duration) -> (ExitStatus, String) {
+        let mut status = None;
+        within(limit, "kennel ends", || {
+            status = self.process.ended();
+            status.is_some()
+        });
+        (status.expect("just checked"), self.log())
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, name: &str) {
+        self.process.signal(name);
+    }
+
     /// The same in a control group.
     pub(crate) fn start_in_group(group: &Path, toml: &str) -> Kennel {
         let mut command = Command::new("sh");
@@ -301,16 +329,36 @@ impl Kennel {
         Kennel::start_by(command, toml, "200")
     }
 
+    /// Starts `kennel` with these listening sockets, as systemd does.
+    pub(crate) fn start_activated(sockets: [OwnedFd; 2], names: &str, toml: &str) -> Kennel {
+        let [first, second] = sockets;
+        let mut command = Command::new("sh");
+        let script = "exec 3<&0 4<&1 </dev/null >/dev/null; LISTEN_PID=$$ exec \"$0\" \"$@\"";
+        command.args(["-c", script, env!("CARGO_BIN_EXE_kennel")]);
+        command.env("LISTEN_FDS", "2").env("LISTEN_FDNAMES", names).stdin(first).stdout(second);
+        Kennel::start_spawned(command, toml, "200", Process::spawn_with_stdin)
+    }
+
     fn start_by(mut command: Command, toml: &str, readiness: &str) -> Kennel {
+        command.stdout(Stdio::null());
+        Kennel::start_spawned(command, toml, readiness, Process::spawn)
+    }
+
+    fn start_spawned(
+        mut command: Command,
+        toml: &str,
+        readiness: &str,
+        spawn: fn(&mut Command) -> Process,
+    ) -> Kennel {
         let dir = temp_dir();
         let file = dir.join("kennel.toml");
         std::fs::write(&file, toml).expect("write the configuration");
         let log = std::fs::File::create(dir.join("stderr")).expect("create the log");
-        command.arg("--config").arg(&file).stdout(Stdio::null()).stderr(log);
+        command.arg("--config").arg(&file).stderr(log);
         for (name, _) in std::env::vars_os().filter(|(n, _)| n.to_string_lossy().starts_with("KENNEL_")) {
             command.env_remove(name);
         }
-        let process = Process::spawn(&mut command);
+        let process = spawn(&mut command);
         let unset = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let mut kennel = Kennel { process, dir, tcp: unset, admin: unset };
         eventually("kennel logs its addresses and that it is ready", || {
@@ -497,8 +545,13 @@ struct Process {
 
 impl Process {
     fn spawn(command: &mut Command) -> Process {
+        command.stdin(Stdio::null());
+        Process::spawn_with_stdin(command)
+    }
+
+    fn spawn_with_stdin(command: &mut Command) -> Process {
         let program = command.get_program().to_owned();
-        let child = command.stdin(Stdio::null()).spawn();
+        let child = command.spawn();
         let child = child.unwrap_or_else(|e| panic!("start {}: {e}", program.display()));
         watch('+', child.id());
         Process { child }

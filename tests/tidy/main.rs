@@ -19,8 +19,8 @@ use queries::{Metrics, dashboard, wrong_queries};
 
 /// The modules of `src/`, the top layer first. Imports point down, or to a module of the same layer that is no sibling.
 const LAYERS: [&[&str]; 6] = [
-    &["main", "app", "cli", "config", "memory_limit", "open_files", "log"],
-    &["listener", "handshake", "tls", "auth", "session", "worker", "admin"],
+    &["main", "app", "cli", "config", "memory_limit", "open_files", "systemd", "log"],
+    &["listener", "takeover", "handshake", "tls", "auth", "session", "worker", "admin"],
     &["proxy", "monitor"],
     SIBLINGS,
     &["embedded"],
@@ -50,7 +50,7 @@ struct Dependency {
     tests_too: bool,
 }
 
-const DEPENDENCIES: [Dependency; 14] = [
+const DEPENDENCIES: [Dependency; 15] = [
     Dependency { what: "bincode", words: &["bincode"], files: &["src/guard/envelope.rs"], tests_too: true },
     Dependency { what: "prometheus", words: &["prometheus"], files: &["src/metrics/"], tests_too: true },
     Dependency {
@@ -67,9 +67,15 @@ const DEPENDENCIES: [Dependency; 14] = [
     },
     Dependency { what: "x509-cert", words: &["x509_cert"], files: &["src/pem.rs"], tests_too: true },
     Dependency { what: "subtle", words: &["subtle"], files: &["src/auth.rs"], tests_too: true },
-    Dependency { what: "rustix", words: &["rustix"], files: &["src/open_files.rs"], tests_too: true },
+    Dependency {
+        what: "rustix",
+        words: &["rustix"],
+        files: &["src/open_files.rs", "src/systemd.rs", "src/takeover/"],
+        tests_too: true,
+    },
     Dependency { what: "toml", words: &["toml"], files: &["src/config/"], tests_too: false },
     Dependency { what: "socket2", words: &["socket2"], files: &["src/listener.rs"], tests_too: false },
+    Dependency { what: "listenfd", words: &["listenfd"], files: &["src/systemd.rs"], tests_too: true },
     Dependency {
         what: "async-memcached",
         words: &["async_memcached"],
@@ -98,8 +104,12 @@ const DEPENDENCIES: [Dependency; 14] = [
         what: "sockets",
         words: &["TcpListener", "TcpStream", "TcpSocket", "UnixListener", "UnixStream", "UdpSocket"],
         files: &[
-            "src/listener.rs",
-            "src/worker.rs",
+            "src/listener",
+            "src/worker",
+            "src/handshake/stream.rs",
+            "src/takeover/",
+            "src/systemd.rs",
+            "src/app/adopter.rs",
             "src/upstream/",
             "src/admin/",
             "src/embedded/server.rs",

@@ -121,6 +121,13 @@ impl PerOwner {
         self.holdings.range(all).any(|(_, holdings)| !holdings.leases.is_empty())
     }
 
+    /// This owner; with `peers`, all that have an entry and may belong to the same client.
+    pub(super) fn owners(&self, owner: Owner, peers: bool) -> impl Iterator<Item = Owner> {
+        let others = self.holdings.keys().copied();
+        let others = others.filter(move |other| peers && other.peers == owner.peers && *other != owner);
+        std::iter::once(owner).chain(others)
+    }
+
     pub(super) fn keys_of(&self, owner: Owner) -> Vec<Box<[u8]>> {
         self.holdings
             .get(&owner)

@@ -30,6 +30,11 @@ const MIN_SETS: u32 = 16;
 const HALVING_SETS: u32 = 256;
 
 impl PoolDetection {
+    /// Begins with what another process has detected.
+    pub fn known(pooled: bool) -> PoolDetection {
+        PoolDetection { pooled, ..PoolDetection::default() }
+    }
+
     /// Whether the clients use connection pools. The initial state is no.
     pub fn is_pooled(&self) -> bool {
         self.pooled

@@ -197,6 +197,17 @@ impl<W> Leases<W> {
         self.owners.has_lease(connection)
     }
 
+    /// Whether a miss of the connection may still be filled. `pooled`: or of another connection of the same client.
+    pub fn awaits_fill(&self, owner: Owner, pooled: bool, now: Now) -> bool {
+        self.owners.owners(owner, pooled).any(|owner| {
+            self.owners
+                .keys_of(owner)
+                .iter()
+                .filter_map(|key| self.entry_of(key, owner))
+                .any(|entry| entry.is_lease() || (entry.kind == EntryKind::Miss && entry.ends() > now.mono))
+        })
+    }
+
     pub(super) fn state(&mut self, key: &[u8]) -> Option<&mut KeyState<W>> {
         self.keys.get_mut(key)
     }

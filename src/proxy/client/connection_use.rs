@@ -51,6 +51,20 @@ impl ListenerClients {
         ListenerClients { number, listener, declared, detection: Mutex::default(), pooled }
     }
 
+    /// The same, with what another process has detected. It counts only if the clients are to be detected.
+    pub fn with_detected(self, pooled: bool) -> ListenerClients {
+        if self.declared != ConnectionUse::Auto {
+            return self;
+        }
+        let detection = Mutex::new(PoolDetection::known(pooled));
+        ListenerClients { detection, pooled: AtomicBool::new(pooled), ..self }
+    }
+
+    /// Whether the clients are taken to use connection pools.
+    pub fn pooled(&self) -> bool {
+        self.pooled.load(Relaxed)
+    }
+
     /// The number of the listener.
     pub fn number(&self) -> u32 {
         self.number

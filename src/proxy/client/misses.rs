@@ -27,6 +27,17 @@ struct Miss {
     refused: bool,
 }
 
+/// A miss that is known in one process and is to be known in another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MovedMiss {
+    /// The hash of the key.
+    pub key: u64,
+    /// When it is removed, from now.
+    pub seconds: u32,
+    /// An `add` has been refused because of it.
+    pub refused: bool,
+}
+
 /// The misses of one connection, by the hash of the key. Times are in seconds.
 #[derive(Debug, Default)]
 pub(super) struct Misses {
@@ -88,6 +99,22 @@ impl Misses {
         }
     }
 
+    /// All that are known at this time, if they are no more than `most`, and none was removed too early.
+    pub(super) fn known(&self, now: u32, most: usize) -> Option<Vec<MovedMiss>> {
+        let known = self.misses.iter().filter(|(_, miss)| miss.until > now);
+        let moved =
+            |(&key, miss): (&u64, &Miss)| MovedMiss { key, seconds: miss.until - now, refused: miss.refused };
+        let moved: Vec<_> = known.map(moved).take(most + 1).collect();
+        (moved.len() <= most && self.unsure_until <= now).then_some(moved)
+    }
+
+    /// Adds those that another process knows.
+    pub(super) fn add(&mut self, moved: &[MovedMiss], now: u32) {
+        for &MovedMiss { key, seconds, refused } in moved {
+            self.misses.insert(key, Miss { until: now.saturating_add(seconds), refused });
+        }
+    }
+
     /// Whether no key may have a miss.
     pub(super) fn is_empty(&self) -> bool {
         self.misses.is_empty() && self.unsure_until == 0
@@ -142,6 +169,21 @@ mod tests {
             [KnownMiss::Unknown, KnownMiss::Yes, KnownMiss::Unknown]
         );
         assert_eq!(misses.known_miss(7, 600), KnownMiss::No);
+    }
+
+    #[test]
+    fn misses_that_move_to_another_process_are_known_there_for_as_long() {
+        let mut misses = Misses::default();
+        misses.note(1, &policy(60), 0);
+        misses.note(2, &policy(60), 100);
+        misses.refuse(2);
+        let moved = misses.known(650, 2).unwrap();
+        assert_eq!(moved, [MovedMiss { key: 2, seconds: 50, refused: true }]);
+        let mut there = Misses::default();
+        there.add(&moved, 7);
+        assert_eq!([56, 57].map(|now| there.known_miss(2, now)), [KnownMiss::Yes, KnownMiss::No]);
+        assert!(there.was_refused(2));
+        assert_eq!(misses.known(100, 1), None, "too many");
     }
 
     #[test]

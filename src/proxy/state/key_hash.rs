@@ -24,6 +24,16 @@ impl KeyHasher {
         KeyHasher { seed: RandomState::new().hash_one(FACTOR) }
     }
 
+    /// A hasher with the seed of another one, which gives the same hashes.
+    pub fn with_seed(seed: u64) -> KeyHasher {
+        KeyHasher { seed }
+    }
+
+    /// Its seed, which must not become known to clients.
+    pub fn seed(self) -> u64 {
+        self.seed
+    }
+
     /// The hash of a key.
     pub(crate) fn hash(self, key: &[u8]) -> u64 {
         let mut hash = self.build_hasher();

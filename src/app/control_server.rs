@@ -1,0 +1,132 @@
+//! The control socket of a running process: another process asks to take over there, or delivers clients.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::sleep;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::{info, warn};
+
+use super::adopter::Adopter;
+use crate::config::{Config, ControlPath};
+use crate::systemd;
+use crate::takeover::{Channel, ControlSocket, Message, Received};
+
+/// How long a process may take to say what it wants, and to answer.
+pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a process that delivers clients may have none to deliver. Longer than any `listen.takeover_timeout`.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(2 * 3600);
+/// The most processes that are connected to the control socket.
+const MAX_CONVERSATIONS: usize = 8;
+/// The pause after the system could not accept a connection, or one of another user was refused.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Where a configuration has the control socket.
+pub(super) fn control_path(config: &Config) -> Option<PathBuf> {
+    match &config.control {
+        ControlPath::Off => None,
+        ControlPath::At(path) => Some(path.clone()),
+        ControlPath::Automatic => Some(systemd::runtime_directory()?.join("control.sock")),
+    }
+}
+
+/// A control socket on which this process listens, until this is dropped.
+pub(super) struct ControlServer {
+    pub(super) socket: Arc<ControlSocket>,
+    _stop: DropGuard,
+}
+
+impl ControlServer {
+    /// Listens. A process that asks to take over is sent to `requests`. Must be called in a runtime.
+    pub(super) fn start(
+        socket: ControlSocket,
+        adopter: &Arc<Adopter>,
+        requests: &mpsc::Sender<Channel>,
+    ) -> ControlServer {
+        let (socket, stop) = (Arc::new(socket), CancellationToken::new());
+        let serving = serve(Arc::clone(&socket), Arc::clone(adopter), requests.clone());
+        let stopped = stop.clone();
+        tokio::spawn(async move { stopped.run_until_cancelled(serving).await });
+        ControlServer { socket, _stop: stop.drop_guard() }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.socket.path()
+    }
+}
+
+async fn serve(socket: Arc<ControlSocket>, adopter: Arc<Adopter>, requests: mpsc::Sender<Channel>) {
+    let permits = Arc::new(Semaphore::new(MAX_CONVERSATIONS));
+    loop {
+        let channel = match socket.accept().await {
+            Ok(channel) => channel,
+            Err(error) => {
+                warn!(%error, "refused a process on the control socket");
+                sleep(ACCEPT_RETRY).await;
+                continue;
+            }
+        };
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+            channel.refuse("too many processes are connected to the control socket").await;
+            continue;
+        };
+        let (adopter, requests) = (Arc::clone(&adopter), requests.clone());
+        tokio::spawn(async move {
+            converse(channel, adopter, requests).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn converse(channel: Channel, adopter: Arc<Adopter>, requests: mpsc::Sender<Channel>) {
+    let process = channel.process();
+    match channel.receive(REPLY_TIMEOUT).await {
+        Ok(Received { message: Message::TakeOver, .. }) => {
+            if let Err(
+                mpsc::error::TrySendError::Full(channel) | mpsc::error::TrySendError::Closed(channel),
+            ) = requests.try_send(channel)
+            {
+                channel.refuse("another process is taking over, or this one is stopping").await;
+            }
+        }
+        Ok(Received { message: Message::Deliver, .. }) => receive_clients(channel, process, adopter).await,
+        Ok(_) => channel.refuse("unexpected message").await,
+        // It only looked whether somebody listens.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+        Err(error) => {
+            warn!(process, %error, "refused a process on the control socket");
+            channel.refuse(error.to_string()).await;
+        }
+    }
+}
+
+/// Serves the clients of a process that has been taken over, until it has none left.
+pub(super) async fn receive_clients(channel: Channel, process: u32, adopter: Arc<Adopter>) {
+    let mut received = 0;
+    let ended = loop {
+        match channel.receive(DELIVERY_TIMEOUT).await {
+            Ok(Received { message: Message::Clients(clients), files }) if clients.len() == files.len() => {
+                received += clients.len();
+                for (client, socket) in clients.into_iter().zip(files) {
+                    if let Err(error) = adopter.adopt(client, socket) {
+                        warn!(%error, "a client that was handed over cannot be served");
+                    }
+                }
+                if let Err(error) = channel.send(&Message::Taken, &[], REPLY_TIMEOUT).await {
+                    break error;
+                }
+            }
+            Ok(_) => break io::Error::new(io::ErrorKind::InvalidData, "unexpected message"),
+            Err(error) => break error,
+        }
+    };
+    match ended.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            info!(process, clients = received, "has the clients of the process that it took over from");
+        }
+        _ => warn!(process, clients = received, error = %ended, "receives no further client"),
+    }
+}

@@ -1,0 +1,275 @@
+//! The messages between two processes, as bytes. Versions of Kennel that differ must at least understand that they differ.
+//!
+//! A message is a list of fields that are separated by zero bytes: `kennel-takeover`, the version of the protocol, the name of the
+//! message, and what it carries. Later versions keep the first two.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::listener::ListenerName;
+use crate::proxy::{MAX_MOVED_MISSES, MovedMiss};
+
+/// The version of the protocol.
+pub const PROTOCOL: u32 = 1;
+/// The most clients of one message.
+pub const MAX_CLIENTS: usize = 12;
+/// The first field.
+const MAGIC: &str = "kennel-takeover";
+
+/// A message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// The first one: the sender asks to take over.
+    TakeOver,
+    /// The first one: the sender has been taken over, and delivers clients.
+    Deliver,
+    /// The conversation is over, for this reason.
+    Refused(String),
+    /// A listener. Its sockets come with it.
+    Listener {
+        /// Its configured address.
+        name: ListenerName,
+        /// Whether its clients use connection pools.
+        pooled: bool,
+        /// Whether the file of the Unix socket is removed when it is closed.
+        owns_file: bool,
+    },
+    /// The listeners are complete. The control socket comes with it.
+    Welcome {
+        /// The seed of the hashes of keys.
+        seed: u64,
+        /// The process. What the system tells is the one that has made the control socket.
+        process: u32,
+    },
+    /// The new process could serve now.
+    Ready,
+    /// The new process may serve now.
+    Committed,
+    /// The new process serves.
+    Serving,
+    /// Clients. Their connections come with it, in this order.
+    Clients(Vec<MovedClient>),
+    /// The clients of the last message have been taken over.
+    Taken,
+}
+
+/// What one process tells another of a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MovedClient {
+    /// Its listener.
+    pub listener: ListenerName,
+    /// What it has missed.
+    pub misses: Vec<MovedMiss>,
+}
+
+/// A message that cannot be understood.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// It is not one of these messages.
+    Message,
+    /// The sender has another version of the protocol.
+    Protocol(u32),
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Malformed::Message => f.write_str("a message that is none of Kennel's"),
+            Malformed::Protocol(theirs) => write!(
+                f,
+                "its version of Kennel hands over with protocol {theirs}, this one with protocol {PROTOCOL}: restart \
+                 instead"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+impl Message {
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut fields = vec![MAGIC.to_owned(), PROTOCOL.to_string()];
+        let mut add = |name: &str, more: Vec<String>| {
+            fields.push(name.to_owned());
+            fields.extend(more);
+        };
+        match self {
+            Message::TakeOver => add("take-over", vec![env!("CARGO_PKG_VERSION").to_owned()]),
+            Message::Deliver => add("deliver", vec![]),
+            Message::Refused(why) => add("refused", vec![why.replace('\0', " ")]),
+            Message::Listener { name, pooled, owns_file } => {
+                let (kind, address) = name_fields(name);
+                add("listener", vec![kind, address, pooled.to_string(), owns_file.to_string()]);
+            }
+            Message::Welcome { seed, process } => add("welcome", vec![seed.to_string(), process.to_string()]),
+            Message::Ready => add("ready", vec![]),
+            Message::Committed => add("committed", vec![]),
+            Message::Serving => add("serving", vec![]),
+            Message::Clients(clients) => {
+                let of_client = |client: &MovedClient| {
+                    let (kind, address) = name_fields(&client.listener);
+                    [kind, address, misses_field(&client.misses)]
+                };
+                add("clients", clients.iter().flat_map(of_client).collect());
+            }
+            Message::Taken => add("taken", vec![]),
+        }
+        fields.join("\0").into_bytes()
+    }
+
+    /// From bytes.
+    ///
+    /// # Errors
+    /// They are no message of this version.
+    pub fn decode(bytes: &[u8]) -> Result<Message, Malformed> {
+        let text = str::from_utf8(bytes).map_err(|_| Malformed::Message)?;
+        let mut fields = text.split('\0');
+        let mut next = || fields.next().ok_or(Malformed::Message);
+        if next()? != MAGIC {
+            return Err(Malformed::Message);
+        }
+        let protocol = next()?.parse().map_err(|_| Malformed::Message)?;
+        if protocol != PROTOCOL {
+            return Err(Malformed::Protocol(protocol));
+        }
+        let name = next()?;
+        let rest: Vec<_> = fields.collect();
+        let message = match (name, &rest[..]) {
+            ("take-over", _) => Message::TakeOver,
+            ("deliver", []) => Message::Deliver,
+            ("refused", [why]) => Message::Refused((*why).to_owned()),
+            ("listener", [kind, address, pooled, owns_file]) => Message::Listener {
+                name: listener_name(kind, address)?,
+                pooled: parse(pooled)?,
+                owns_file: parse(owns_file)?,
+            },
+            ("welcome", [seed, process]) => Message::Welcome { seed: parse(seed)?, process: parse(process)? },
+            ("ready", []) => Message::Ready,
+            ("committed", []) => Message::Committed,
+            ("serving", []) => Message::Serving,
+            ("clients", rest) if rest.len().is_multiple_of(3) && rest.len() <= 3 * MAX_CLIENTS => {
+                let client = |fields: &[&str]| {
+                    let listener = listener_name(fields[0], fields[1])?;
+                    Ok(MovedClient { listener, misses: misses(fields[2])? })
+                };
+                Message::Clients(rest.chunks(3).map(client).collect::<Result<_, _>>()?)
+            }
+            ("taken", []) => Message::Taken,
+            _ => return Err(Malformed::Message),
+        };
+        Ok(message)
+    }
+}
+
+fn name_fields(name: &ListenerName) -> (String, String) {
+    let kind = match name {
+        ListenerName::Tcp(_) => "tcp",
+        ListenerName::Unix(_) => "unix",
+        ListenerName::Admin(_) => "admin",
+    };
+    // A path of the configuration is UTF-8.
+    (kind.to_owned(), name.to_string())
+}
+
+fn listener_name(kind: &str, address: &str) -> Result<ListenerName, Malformed> {
+    match kind {
+        "tcp" => Ok(ListenerName::Tcp(address.to_owned())),
+        "unix" => Ok(ListenerName::Unix(PathBuf::from(address))),
+        "admin" => Ok(ListenerName::Admin(address.to_owned())),
+        _ => Err(Malformed::Message),
+    }
+}
+
+fn misses_field(misses: &[MovedMiss]) -> String {
+    let one = |miss: &MovedMiss| format!("{:x} {:x} {}", miss.key, miss.seconds, u8::from(miss.refused));
+    misses.iter().map(one).collect::<Vec<_>>().join(",")
+}
+
+fn misses(field: &str) -> Result<Vec<MovedMiss>, Malformed> {
+    let one = |text: &str| {
+        let mut words = text.split(' ');
+        let mut hex = || u64::from_str_radix(words.next()?, 16).ok();
+        let (key, seconds, refused) = (hex()?, u32::try_from(hex()?).ok()?, hex()? == 1);
+        words.next().is_none().then_some(MovedMiss { key, seconds, refused })
+    };
+    if field.is_empty() {
+        return Ok(Vec::new());
+    }
+    let all: Option<Vec<_>> = field.split(',').take(MAX_MOVED_MISSES + 1).map(one).collect();
+    all.filter(|all| all.len() <= MAX_MOVED_MISSES).ok_or(Malformed::Message)
+}
+
+fn parse<T: std::str::FromStr>(field: &str) -> Result<T, Malformed> {
+    field.parse().map_err(|_| Malformed::Message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<Message> {
+        let tcp = ListenerName::Tcp("[::1]:11211".to_owned());
+        let unix = ListenerName::Unix("/run/a b\n/k.sock".into());
+        let miss = |key| MovedMiss { key, seconds: 600, refused: key == 7 };
+        let full = MovedClient {
+            listener: unix.clone(),
+            misses: (0..MAX_MOVED_MISSES as u64).map(|key| miss(u64::MAX - key)).collect(),
+        };
+        vec![
+            Message::TakeOver,
+            Message::Deliver,
+            Message::Refused("no".to_owned()),
+            Message::Listener { name: tcp.clone(), pooled: true, owns_file: false },
+            Message::Listener { name: unix, pooled: false, owns_file: true },
+            Message::Listener {
+                name: ListenerName::Admin("a:1".to_owned()),
+                pooled: false,
+                owns_file: false,
+            },
+            Message::Welcome { seed: u64::MAX, process: 7 },
+            Message::Ready,
+            Message::Committed,
+            Message::Serving,
+            Message::Clients(vec![]),
+            Message::Clients(vec![MovedClient { listener: tcp, misses: vec![miss(7)] }, full.clone()]),
+            Message::Clients(vec![full; MAX_CLIENTS]),
+            Message::Taken,
+        ]
+    }
+
+    #[test]
+    fn each_message_is_read_as_it_was_written_and_fits() {
+        for message in all() {
+            let bytes = message.encode();
+            assert!(bytes.len() <= super::super::channel::MAX_MESSAGE, "{}", bytes.len());
+            assert_eq!(Message::decode(&bytes).as_ref(), Ok(&message));
+        }
+    }
+
+    #[test]
+    fn what_is_cut_or_changed_is_refused_or_another_message_and_never_a_panic() {
+        for message in all() {
+            let bytes = message.encode();
+            for at in (0..bytes.len()).take(200) {
+                let _ = Message::decode(&bytes[..at]);
+                let mut changed = bytes.clone();
+                changed[at] ^= 0x21;
+                let _ = Message::decode(&changed);
+            }
+        }
+        assert_eq!(Message::decode(b"get k\r\n"), Err(Malformed::Message));
+        assert_eq!(Message::decode(b"\xff"), Err(Malformed::Message));
+        let mut many = Message::Clients(vec![]).encode();
+        many.extend(b"\0tcp\0a:1\0".repeat(MAX_CLIENTS + 1));
+        assert_eq!(Message::decode(&many), Err(Malformed::Message));
+    }
+
+    #[test]
+    fn another_version_says_which_one_it_is() {
+        let later = b"kennel-takeover\x002\0something new";
+        let refused = Message::decode(later).unwrap_err();
+        assert_eq!(refused, Malformed::Protocol(2));
+        assert!(refused.to_string().contains("protocol 2, this one with protocol 1"), "{refused}");
+    }
+}

@@ -1,0 +1,318 @@
+//! The clients of one worker: accepts them, and serves each in a task.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::spawn_local;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+
+use super::connection_limit::ConnectionLimit;
+use crate::handshake::{ClientStream, HandshakeLimits, PlainSocket, RateLimitedLog, log_name};
+use crate::listener::{ListenSocket, ListenerInfo, WorkerListener};
+use crate::proxy::{Current, Leaving, MovedMiss};
+use crate::session::{self, ClientProtocol, End, NewClient, PendingCall};
+use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
+
+/// How often clients that are to move to another process are looked at.
+const LEAVE_INTERVAL: Duration = Duration::from_millis(100);
+/// The pause after the system could not accept a connection.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// How to select the text protocol in client libraries.
+const USE_TEXT: &str = "php-memcached: Memcached::OPT_BINARY_PROTOCOL => false, for sessions \
+    memcached.sess_binary_protocol = 0; Symfony: binary_protocol=false; libmemcached: MEMCACHED_BEHAVIOR_BINARY_PROTOCOL \
+    off, in a configuration string no --BINARY-PROTOCOL; pylibmc: binary=False; spymemcached: \
+    ConnectionFactoryBuilder.setProtocol(Protocol.TEXT); Enyim: Protocol = Text; Dalli before 5: protocol: :meta; memjs \
+    has no such option: use the package memcached";
+/// The most clients of one worker that are being sent [`TOO_MANY`]. No further client is accepted meanwhile.
+pub(crate) const MAX_REFUSING: usize = 8;
+/// memcached's reply to a client beyond `-c`.
+const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+
+/// A client's connection between two requests, on its way from one process to another.
+#[derive(Debug)]
+pub struct MovingClient {
+    /// The number of its listener in the process that holds it.
+    pub listener: u32,
+    /// Its connection.
+    pub socket: PlainSocket,
+    /// What it has missed.
+    pub misses: Vec<MovedMiss>,
+}
+
+/// Accepts the clients of one worker.
+pub(super) struct ClientAcceptor {
+    pub(super) current: Rc<Current>,
+    pub(super) budget: Rc<MemoryBudget>,
+    limit: Arc<ConnectionLimit>,
+    stop: CancellationToken,
+    /// Their tasks.
+    pub(super) clients: TaskTracker,
+    /// Receives clients that move to another process.
+    moving: RefCell<Option<mpsc::UnboundedSender<MovingClient>>>,
+    accept_errors: RateLimitedLog,
+    /// One permit for each client that is being sent [`TOO_MANY`].
+    refusing: Arc<Semaphore>,
+    handshake_limits: HandshakeLimits,
+    /// Unused queues of sessions.
+    queue_pool: QueuePool<PendingCall>,
+}
+
+/// A listener of one worker that accepts clients.
+pub(super) struct Accepting {
+    info: RefCell<ListenerInfo>,
+    /// When it is cancelled, no further client is accepted, and those that are connected are closed once their requests in flight are
+    /// answered.
+    stop: CancellationToken,
+    /// When it is cancelled, no further client is accepted.
+    accept: CancellationToken,
+}
+
+impl Accepting {
+    fn new(info: ListenerInfo, stop: CancellationToken) -> Accepting {
+        let accept = stop.child_token();
+        Accepting { info: RefCell::new(info), stop, accept }
+    }
+}
+
+impl ClientAcceptor {
+    /// Accepts no client yet. `stop` ends it, and the sessions of its clients.
+    pub(super) fn new(
+        current: Rc<Current>,
+        budget: Rc<MemoryBudget>,
+        limit: Arc<ConnectionLimit>,
+        stop: CancellationToken,
+    ) -> ClientAcceptor {
+        ClientAcceptor {
+            current,
+            budget,
+            limit,
+            stop,
+            clients: TaskTracker::new(),
+            moving: RefCell::default(),
+            accept_errors: RateLimitedLog::default(),
+            refusing: Arc::new(Semaphore::new(MAX_REFUSING)),
+            handshake_limits: HandshakeLimits::default(),
+            queue_pool: QueuePool::default(),
+        }
+    }
+
+    /// Begins to accept clients of these listeners, by their number, with what they need now, and ends the others.
+    pub(super) fn listen(
+        self: &Rc<Self>,
+        listeners: Vec<WorkerListener>,
+        accepting: &mut HashMap<u32, Rc<Accepting>>,
+    ) -> io::Result<()> {
+        let mut former = std::mem::take(accepting);
+        for WorkerListener { number, sockets, info } in listeners {
+            let listener = match former.remove(&number) {
+                Some(known) => {
+                    *known.info.borrow_mut() = info;
+                    known
+                }
+                None => Rc::new(Accepting::new(info, self.stop.child_token())),
+            };
+            for socket in sockets {
+                let (acceptor, shared) = (Rc::clone(self), Rc::clone(&listener));
+                match socket {
+                    ListenSocket::Tcp(socket) => {
+                        spawn_local(acceptor.accept_tcp(TcpListener::from_std(socket)?, shared));
+                    }
+                    ListenSocket::Unix(socket) => {
+                        spawn_local(acceptor.accept_unix(UnixListener::from_std(socket)?, shared));
+                    }
+                }
+            }
+            accepting.insert(number, listener);
+        }
+        former.values().for_each(|gone| gone.stop.cancel());
+        Ok(())
+    }
+
+    async fn accept_tcp(self: Rc<Self>, socket: TcpListener, listener: Rc<Accepting>) {
+        while let Some(accepted) = listener.accept.run_until_cancelled(socket.accept()).await {
+            match accepted {
+                Ok((socket, from)) => {
+                    if let Err(error) = socket.set_nodelay(true) {
+                        debug!(%error, "client has disconnected");
+                        continue;
+                    }
+                    self.admit(socket, Some(from), None, &listener).await;
+                }
+                Err(error) => self.accept_failed(error).await,
+            }
+        }
+    }
+
+    async fn accept_unix(self: Rc<Self>, socket: UnixListener, listener: Rc<Accepting>) {
+        while let Some(accepted) = listener.accept.run_until_cancelled(socket.accept()).await {
+            match accepted {
+                Ok((socket, _)) => {
+                    let process = process_of(&socket);
+                    self.admit(socket, None, process, &listener).await;
+                }
+                Err(error) => self.accept_failed(error).await,
+            }
+        }
+    }
+
+    /// Starts the task of a new client, or refuses the client if there are too many. Waits while [`MAX_REFUSING`] clients are
+    /// being refused.
+    async fn admit<S: ClientStream + 'static>(
+        self: &Rc<Self>,
+        mut socket: S,
+        from: Option<SocketAddr>,
+        process: Option<u32>,
+        listener: &Accepting,
+    ) {
+        let ListenerInfo { handshake, clients } = listener.info.borrow().clone();
+        let proxy = self.current.proxy();
+        let Some(number) = self.limit.open() else {
+            proxy.metrics().client_refused();
+            drop(proxy);
+            if handshake.is_some_and(|handshake| handshake.uses_tls()) {
+                return;
+            }
+            // The semaphore is never closed, so this is no error.
+            let permit = Arc::clone(&self.refusing).acquire_owned().await;
+            spawn_local(async move {
+                // The connection is closed even if the client does not read this.
+                let _ = timeout(Duration::from_secs(1), socket.write_all(TOO_MANY)).await;
+                drop((socket, permit));
+            });
+            return;
+        };
+        proxy.metrics().client_connected();
+        let permit = ConnectionPermit(Rc::clone(self));
+        let client =
+            NewClient { owner: clients.owner(number, process), listener: clients, misses: Vec::new() };
+        let stop = listener.stop.clone();
+        self.clients.spawn_local(async move {
+            let ConnectionPermit(acceptor) = &permit;
+            let Some(handshake) = handshake else {
+                return acceptor.serve(socket, client, from, &stop).await;
+            };
+            let metrics = acceptor.current.proxy().shared_metrics();
+            let limits = &acceptor.handshake_limits;
+            if let Some(socket) = handshake.accept(socket, from, limits, &metrics, &stop).await {
+                acceptor.serve(socket, client, from, &stop).await;
+            }
+        });
+    }
+
+    /// Serves a client that another process has accepted and authenticated. Closes its connection if its listener is gone.
+    pub(super) fn adopt(self: &Rc<Self>, client: MovingClient, accepting: &HashMap<u32, Rc<Accepting>>) {
+        let MovingClient { listener, socket, misses } = client;
+        let Some(listener) = accepting.get(&listener) else { return self.limit.close() };
+        let metrics = self.current.proxy().shared_metrics();
+        metrics.client_received();
+        let permit = ConnectionPermit(Rc::clone(self));
+        let clients = Arc::clone(&listener.info.borrow().clients);
+        let (number, stop) = (self.limit.number_adopted(), listener.stop.clone());
+        match socket {
+            PlainSocket::Tcp(socket) => {
+                let Ok(socket) = TcpStream::from_std(socket) else { return };
+                let (owner, from) = (clients.owner(number, None), socket.peer_addr().ok());
+                let client = NewClient { owner, listener: clients, misses };
+                self.clients.spawn_local(async move { permit.0.serve(socket, client, from, &stop).await });
+            }
+            PlainSocket::Unix(socket) => {
+                let Ok(socket) = UnixStream::from_std(socket) else { return };
+                let owner = clients.owner(number, process_of(&socket));
+                let client = NewClient { owner, listener: clients, misses };
+                self.clients.spawn_local(async move { permit.0.serve(socket, client, None, &stop).await });
+            }
+        }
+    }
+
+    /// Accepts no further client, and sends those that it has to another process when they may move.
+    pub(super) fn leave(
+        &self,
+        leaving: Leaving,
+        to: mpsc::UnboundedSender<MovingClient>,
+        accepting: &HashMap<u32, Rc<Accepting>>,
+    ) {
+        accepting.values().for_each(|listener| listener.accept.cancel());
+        self.current.set_leaving(leaving);
+        self.budget.wake_all();
+        if self.moving.replace(Some(to)).is_some() {
+            return;
+        }
+        let budget = Rc::clone(&self.budget);
+        spawn_local(async move {
+            loop {
+                // A lease ends without a request of its client, for example.
+                sleep(LEAVE_INTERVAL).await;
+                budget.wake_all();
+            }
+        });
+    }
+
+    /// Runs the session of an authenticated client.
+    async fn serve<S: ClientStream>(
+        &self,
+        mut socket: S,
+        client: NewClient,
+        from: Option<SocketAddr>,
+        stop: &CancellationToken,
+    ) {
+        let ClientAcceptor { current, budget, queue_pool, .. } = self;
+        let listener = client.listener.number();
+        let ended = session::serve(&mut socket, client, current, budget, queue_pool, stop).await;
+        let protocol = match ended {
+            End::Closed(protocol) => protocol,
+            End::Leaves(misses) => return self.send_away(listener, Box::new(socket), misses),
+        };
+        let from = from.map(|from| from.ip());
+        if protocol == ClientProtocol::Binary && self.limit.log_once(from) {
+            warn!(
+                client = log_name(from),
+                how = USE_TEXT,
+                "refused a client that uses the binary protocol: configure its library to use the text protocol"
+            );
+        }
+    }
+
+    /// Sends a client to another process.
+    fn send_away<S: ClientStream>(&self, listener: u32, socket: Box<S>, misses: Vec<MovedMiss>) {
+        match (socket.into_plain(), &*self.moving.borrow()) {
+            (Some(Ok(socket)), Some(moving)) => {
+                // The receiver exists for as long as the process runs.
+                let _ = moving.send(MovingClient { listener, socket, misses });
+            }
+            (Some(Err(error)), _) => warn!(%error, "a client cannot move to the new process"),
+            (None, _) | (_, None) => {}
+        }
+    }
+
+    async fn accept_failed(&self, error: io::Error) {
+        self.accept_errors.log(|_| warn!(%error, "cannot accept a connection"));
+        sleep(ACCEPT_RETRY).await;
+    }
+}
+
+/// An open connection of a client, counted until this is dropped.
+struct ConnectionPermit(Rc<ClientAcceptor>);
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        self.0.limit.close();
+        self.0.current.proxy().metrics().client_disconnected();
+    }
+}
+
+/// The process id of a client of a Unix socket. Without one, all clients count as one process.
+fn process_of(socket: &UnixStream) -> Option<u32> {
+    let process = socket.peer_cred().ok().and_then(|peer| peer.pid());
+    process.and_then(|pid| u32::try_from(pid).ok())
+}
