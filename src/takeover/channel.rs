@@ -66,11 +66,15 @@ impl Channel {
     /// The other end is closed, or does not read for this long.
     pub async fn send(&self, message: &Message, files: &[BorrowedFd<'_>], limit: Duration) -> io::Result<()> {
         let bytes = message.encode();
+        if files.len() > MAX_FILES {
+            return Err(io::Error::other("too many open files for one message"));
+        }
         let sending = self.socket.async_io(Interest::WRITABLE, || {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
             let mut control = SendAncillaryBuffer::new(&mut space);
-            if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
-                return Err(io::Error::other("too many open files for one message"));
+            if !files.is_empty() {
+                // There is room for as many as were checked.
+                control.push(SendAncillaryMessage::ScmRights(files));
             }
             Ok(sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?)
         });
