@@ -31,10 +31,12 @@ use crate::admin::{self, ConfigState, Readiness};
 use crate::clock::{Clock, unix_ms};
 use crate::config::{Config, Loaded};
 use crate::guard::near::Changes;
-use crate::listener::{self, AdminSocket, FlushAll, Inherited, ListenAddress, ListenSocket, WorkerListener};
+use crate::listener::{
+    self, AdminSocket, BoundListeners, FlushAll, Inherited, ListenAddress, ListenSocket, WorkerListener,
+};
 use crate::log;
-use crate::metrics::{FailoverSource, Metrics, Totals, WorkerMetrics};
-use crate::open_files::{self, Budget};
+use crate::metrics::{DiscoverySource, FailoverSource, Metrics, Totals, WorkerMetrics};
+use crate::open_files;
 use crate::proxy::{KeyHasher, LeaseTable, OutageTable, ServerInfo, Shared, TagCache};
 use crate::random::Random;
 use crate::takeover::{Channel, ControlSocket};
@@ -43,6 +45,7 @@ use crate::worker::{Configured, ConnectionLimit, Heartbeat, Order, Switch, Worke
 use adopter::Adopter;
 use control_server::ControlServer;
 use in_force::{InForce, Monitors};
+use limits::{max_connections, miss_token_bytes};
 use view::{AdminView, ReloadRequest};
 
 mod adopter;
@@ -51,19 +54,17 @@ mod control_server;
 mod errors;
 mod handing_over;
 mod in_force;
+mod limits;
 mod plan;
 mod service;
 mod taking_over;
 mod view;
 
 pub use errors::StartError;
+pub(crate) use limits::workers;
 pub use service::Service;
 pub use taking_over::start;
 
-/// The most workers with `workers = 0`, which otherwise means one per core. The machine is mainly for the application.
-const MAX_AUTOMATIC_WORKERS: usize = 4;
-/// Miss tokens may use 1/8 of `max_buffered`.
-const MISS_TOKENS_SHARE: usize = 8;
 /// How long a reload waits until no request uses the former configuration.
 const RETIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests to reload over HTTP that may wait. Further ones wait to wait.
@@ -150,7 +151,7 @@ impl App {
         let workers = workers(config);
         let open_files = open_files::raise();
         let max_connections = max_connections(config, workers, open_files)?;
-        let unbound = listener::BoundListeners::default();
+        let unbound = BoundListeners::default();
         let (listeners, of_workers) = unbound.bind(&config.listen, workers, &mut inherited)?;
         let bind_admin = |address| listener::bind_admin(address, &mut inherited);
         let admin_socket = config.admin.as_ref().map(bind_admin).transpose()?;
@@ -266,10 +267,31 @@ impl App {
     /// # Errors
     /// A listener cannot be bound, a file cannot be loaded, or the system refuses a resource.
     pub async fn switch_to(&mut self, loaded: Loaded) -> Result<Vec<String>, StartError> {
+        let mut none = Inherited::default();
+        let listeners = self.in_force.listeners.bind(&loaded.config.listen, self.workers.len(), &mut none)?;
+        let state = ConfigState { read_ms: unix_ms(), ..ConfigState::default() };
+        self.switch(loaded, listeners, state).await
+    }
+
+    /// Takes the configuration in force with other servers, in the same way. No file is read again.
+    ///
+    /// # Errors
+    /// The system refuses a resource.
+    pub async fn switch_servers(&mut self, loaded: Loaded) -> Result<(), StartError> {
+        let listeners = self.in_force.listeners.again(self.workers.len());
+        let state = self.view.state();
+        self.switch(loaded, listeners, state).await.map(|_| ())
+    }
+
+    async fn switch(
+        &mut self,
+        loaded: Loaded,
+        (listeners, of_workers): (BoundListeners, Vec<Vec<WorkerListener>>),
+        state: ConfigState,
+    ) -> Result<Vec<String>, StartError> {
         let (config, workers) = (&loaded.config, self.workers.len());
         let max_connections = max_connections(config, workers, self.lasting.open_files)?;
         let mut none = Inherited::default();
-        let (listeners, of_workers) = self.in_force.listeners.bind(&config.listen, workers, &mut none)?;
         let new_admin = config.admin.as_ref().filter(|admin| !self.has_admin(admin));
         let new_admin = new_admin.map(|address| listener::bind_admin(address, &mut none)).transpose()?;
         let next = InForce::new(loaded, listeners, &self.in_force.pools, &self.monitors)?;
@@ -314,7 +336,6 @@ impl App {
         {
             error!(%error, "the admin server cannot be started");
         }
-        let state = ConfigState { read_ms: unix_ms(), ..ConfigState::default() };
         self.view.show(self.in_force.shown(state));
         let retired = tokio::spawn(async move {
             for is_retired in retiring {
@@ -433,6 +454,11 @@ impl App {
         &self.lasting.metrics
     }
 
+    /// Shows the discovery of servers in the metrics, on the status page and in `/readyz`.
+    pub fn show_discovery(&self, source: Arc<dyn DiscoverySource>) {
+        self.lasting.metrics.show_discovery(source);
+    }
+
     /// Stops accepting clients, completes requests in flight and releases leases. Returns when this is done or has timed out.
     pub fn stop(mut self) {
         info!("stopping");
@@ -460,45 +486,5 @@ impl Lasting {
         self.leases.set_max_bytes(miss_token_bytes(config));
         self.outages.set_memory(config.near.memory);
         self.connection_limit.set(max_connections);
-    }
-}
-
-/// The most clients at a time, as far as the limit on open files allows.
-fn max_connections(config: &Config, workers: usize, open_files: Option<u64>) -> Result<usize, StartError> {
-    let budget = Budget::new(open_files, config, workers);
-    let max_connections = budget.clients().map_err(StartError::OpenFiles)?;
-    if let Some(warning) = budget.warning() {
-        warn!("{warning}");
-    }
-    Ok(max_connections)
-}
-
-fn miss_token_bytes(config: &Config) -> usize {
-    config.listen.max_buffered / MISS_TOKENS_SHARE
-}
-
-/// The number of workers of a configuration on this machine.
-pub(crate) fn workers(config: &Config) -> usize {
-    workers_of(config.listen.workers, thread::available_parallelism().map_or(1, usize::from))
-}
-
-/// The number of workers for a value of `listen.workers`.
-fn workers_of(configured: usize, cores: usize) -> usize {
-    match configured {
-        0 => cores.min(MAX_AUTOMATIC_WORKERS),
-        workers => workers,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn more_cores_get_no_more_workers_unless_the_configuration_says_so() {
-        let automatic =
-            [1, MAX_AUTOMATIC_WORKERS, MAX_AUTOMATIC_WORKERS + 1, 96].map(|cores| workers_of(0, cores));
-        assert_eq!(automatic, [1, MAX_AUTOMATIC_WORKERS, MAX_AUTOMATIC_WORKERS, MAX_AUTOMATIC_WORKERS]);
-        assert_eq!([1, 96].map(|cores| workers_of(8, cores)), [8, 8]);
     }
 }

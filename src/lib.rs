@@ -7,6 +7,7 @@
 pub mod cli;
 pub mod app;
 pub mod config;
+pub mod discovery;
 mod memory_limit;
 mod open_files;
 pub mod systemd;
@@ -31,5 +32,6 @@ pub mod error;
 pub mod pem;
 
 pub mod clock;
+pub mod dns;
 pub mod random;
 pub mod log;

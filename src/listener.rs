@@ -4,27 +4,25 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-use socket2::{Domain, Socket, Type};
 
 use crate::handshake::{Handshake, Requirements};
 use crate::pem::BadFile;
 use crate::proxy::connection_use::{ConnectionUse, ListenerClients};
 
 mod inherited;
+mod socket;
 
 pub use inherited::{Inherited, InheritedListener, ListenerName};
+use socket::{bind_tcp, bind_unix};
 
-/// The backlog of each listener: how many connections the kernel queues until they are accepted.
-const BACKLOG: i32 = 4096;
+pub(crate) use socket::set_mode;
 
 /// The settings of the listeners. There is at least one address or path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,7 +174,7 @@ pub struct ListenerInfo {
 }
 
 /// The bound listeners of a configuration, in its order.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct BoundListeners {
     tcp: Vec<Bound<ListenAddress, SocketAddr>>,
     unix: Vec<Bound<PathBuf, Arc<SocketFile>>>,
@@ -185,7 +183,7 @@ pub struct BoundListeners {
 }
 
 /// A bound listener: `A` is how it is configured, `B` what is bound.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Bound<A, B> {
     spec: ListenerSpec<A>,
     bound: B,
@@ -315,7 +313,7 @@ impl BoundListeners {
                     (local_address(&there.sockets).map_err(refused)?, Arc::new(there.sockets))
                 }
                 (None, None) => {
-                    let (bound, sockets) = bind_tcp(address, workers).map_err(refused)?;
+                    let (bound, sockets) = bind_tcp(&address.host, address.port, workers).map_err(refused)?;
                     (bound, Arc::new(sockets.into_iter().map(ListenSocket::Tcp).collect()))
                 }
             };
@@ -355,6 +353,18 @@ impl BoundListeners {
         Ok((next, of_workers))
     }
 
+    /// The same listeners under another configuration of the servers. No file is read again.
+    pub fn again(&self, workers: usize) -> (BoundListeners, Vec<Vec<WorkerListener>>) {
+        let mut of_workers: Vec<Vec<WorkerListener>> = (0..workers).map(|_| Vec::new()).collect();
+        for listener in &self.tcp {
+            give(&mut of_workers, Vec::new(), &listener.handshake, &listener.clients);
+        }
+        for listener in &self.unix {
+            give(&mut of_workers, Vec::new(), &listener.handshake, &listener.clients);
+        }
+        (self.clone(), of_workers)
+    }
+
     /// The clients of a listener. What has been detected of those of the same listener is kept.
     fn clients<A, B>(
         &mut self,
@@ -392,7 +402,7 @@ pub fn bind_admin(address: &ListenAddress, inherited: &mut Inherited) -> Result<
             return Ok(AdminSocket { address, socket });
         }
     }
-    let (address, mut listeners) = bind_tcp(address, 1).map_err(refused)?;
+    let (address, mut listeners) = bind_tcp(&address.host, address.port, 1).map_err(refused)?;
     let socket = listeners.pop().ok_or_else(|| refused(io::ErrorKind::NotFound.into()))?;
     Ok(AdminSocket { address, socket })
 }
@@ -439,52 +449,4 @@ fn handshake(requirements: &Requirements, listener: String) -> Result<Option<Arc
 
 fn refused(key: &'static str, variable: &'static str, what: String, error: io::Error) -> BindError {
     BindError::Refused { key, variable, what, error }
-}
-
-/// Binds an address `times` times, with SO_REUSEPORT.
-fn bind_tcp(address: &ListenAddress, times: usize) -> io::Result<(SocketAddr, Vec<TcpListener>)> {
-    let mut resolved = (address.host.as_str(), address.port).to_socket_addrs()?;
-    let mut address = resolved.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
-    // SO_REUSEPORT lets a second Kennel of the same user bind the same port without an error. A first socket without the option
-    // detects that. Port 0 is not checked: the system could give the port to another process before it is bound again.
-    if address.port() != 0 {
-        TcpListener::bind(address)?;
-    }
-    let mut listeners = Vec::new();
-    for _ in 0..times {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-        socket.set_reuse_address(true)?;
-        socket.set_reuse_port(true)?;
-        socket.bind(&address.into())?;
-        address = socket.local_addr()?.as_socket().unwrap_or(address);
-        socket.listen(BACKLOG)?;
-        socket.set_nonblocking(true)?;
-        listeners.push(TcpListener::from(socket));
-    }
-    Ok((address, listeners))
-}
-
-fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
-    // Replaces the socket of a killed process, which refuses connections. A running process accepts them.
-    let is_socket = fs::symlink_metadata(path)
-        .is_ok_and(|data| std::os::unix::fs::FileTypeExt::is_socket(&data.file_type()));
-    if is_socket {
-        match UnixStream::connect(path) {
-            Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)?,
-            Err(error) => return Err(error),
-        }
-    }
-    let listener = UnixListener::bind(path)?;
-    set_mode(path, mode)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
-}
-
-/// Gives a Unix socket these permission bits.
-///
-/// # Errors
-/// The system refuses it.
-pub(crate) fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }

@@ -11,6 +11,7 @@ use kennel::app::{self, App, Service};
 use kennel::cli;
 use kennel::cli::arguments::{Arguments, Command, TagCommand};
 use kennel::config::{self, Loaded};
+use kennel::discovery::Discovery;
 use kennel::listener::Inherited;
 use kennel::log::{self, LogError};
 use kennel::systemd;
@@ -91,15 +92,21 @@ fn run(
         let _entered = runtime.enter();
         Signals::new()?
     };
+    let mut discovery = Discovery::new(loaded);
     let app = runtime.block_on(async {
+        let starting = async {
+            discovery.first().await;
+            app::start(discovery.in_force(), passed, takeover, &service).await
+        };
         tokio::select! {
-            app = app::start(loaded, passed, takeover, &service) => app.map(Some),
+            app = starting => app.map(Some),
             () = signals.stop.received() => Ok(None),
         }
     });
     let Some(mut app) = app? else { return Ok(()) };
+    app.show_discovery(discovery.status());
     announce(&app, source.is_built_in());
-    runtime.block_on(control(&mut app, source, &service, signals));
+    runtime.block_on(control(&mut app, source, &service, signals, discovery));
     app.stop();
     Ok(())
 }

@@ -102,6 +102,7 @@ fn files_of_connection(server: &ServerSpec) -> usize {
         Address::Embedded { .. } => 2,
         Address::Tcp { host, .. } if host.parse::<std::net::IpAddr>().is_err() => 3,
         Address::Tcp { .. } | Address::Unix(_) => 1,
+        Address::Discovered(_) => 0,
     }
 }
 

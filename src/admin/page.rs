@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::view::{KeysAt, Overview, RuleRow};
 use crate::clock::utc;
+use crate::metrics::DiscoveredPool;
 
 /// Renders the page. `state` is the word that `/readyz` starts with.
 pub(super) fn render(overview: &Overview, state: &str) -> String {
@@ -45,7 +46,7 @@ th { font-weight: 500; color: var(--faint); }
 
 fn write(page: &mut String, overview: &Overview, state: &str) -> fmt::Result {
     page.push_str(HEAD);
-    let Overview { version, uptime, config, pools, rules } = overview;
+    let Overview { version, uptime, config, pools, rules, discovery } = overview;
     writeln!(page, "<p>version {}, {}, up for {}</p>", Text(version), Text(state), Span(*uptime))?;
     let read = utc(config.read_ms).unwrap_or_default();
     writeln!(page, "<p>Configuration {}, read at {read}</p>", Text(&config.hash))?;
@@ -90,6 +91,7 @@ fn write(page: &mut String, overview: &Overview, state: &str) -> fmt::Result {
             )?;
         }
     }
+    write_discovery(page, discovery)?;
     page.push_str("<h2>Rules</h2>\n<table>\n<tr><th>rule</th>");
     for column in ["hits", "stale", "misses", "rebuilds", "served from the cache"] {
         write!(page, "<th class=\"n\">{column}</th>")?;
@@ -103,6 +105,33 @@ fn write(page: &mut String, overview: &Overview, state: &str) -> fmt::Result {
         writeln!(page, "<td class=\"n\">{}</td></tr>", Share(rule))?;
     }
     page.push_str("</table>\n<p>Counts since the start. All metrics: <a href=\"/metrics\">/metrics</a></p>\n</body>\n</html>\n");
+    Ok(())
+}
+
+fn write_discovery(page: &mut String, discovery: &[DiscoveredPool]) -> fmt::Result {
+    if discovery.is_empty() {
+        return Ok(());
+    }
+    page.push_str("<h2>Discovery</h2>\n<table>\n<tr><th>pool</th><th>entry</th><th class=\"n\">servers</th><th>found at</th><th>state</th></tr>\n");
+    for pool in discovery {
+        for entry in &pool.entries {
+            let at = entry.last_success_ms.and_then(utc).unwrap_or_else(|| "never".to_owned());
+            let (class, state) = match (&entry.error, pool.step) {
+                (Some(error), _) => ("down", format!("not found: {error}")),
+                (None, 0) => ("up", "found".to_owned()),
+                (None, step) => ("", format!("the servers change: step {step} of 3")),
+            };
+            writeln!(
+                page,
+                "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td>{at}</td><td class=\"{class}\">{}</td></tr>",
+                Text(&pool.pool),
+                Text(&entry.entry),
+                entry.servers,
+                Text(&state)
+            )?;
+        }
+    }
+    page.push_str("</table>\n");
     Ok(())
 }
 
@@ -175,6 +204,7 @@ impl Display for Share<'_> {
 mod tests {
     use super::*;
     use crate::admin::view::{ConfigState, Placements, PoolRow, ServerRow};
+    use crate::metrics::DiscoveredEntry;
 
     fn overview() -> Overview {
         let server = |name: &str, up, keys| ServerRow { name: name.to_owned(), up, sick: name == "d", keys };
@@ -186,6 +216,13 @@ mod tests {
         ];
         let rule =
             |name: &str, hits, misses| RuleRow { name: name.to_owned(), hits, stale: 1, misses, rebuilds: 3 };
+        let entry = |entry: &str, error| DiscoveredEntry {
+            entry: entry.to_owned(),
+            servers: 3,
+            last_success_ms: Some(1_700_000_000_000),
+            failures: 0,
+            error,
+        };
         Overview {
             version: "0.1.0".to_owned(),
             uptime: Duration::from_secs(90_061),
@@ -203,6 +240,15 @@ mod tests {
                 rule("pages", 1_234_567, 0),
                 RuleRow { name: "idle".to_owned(), ..RuleRow::default() },
             ],
+            discovery: vec![DiscoveredPool {
+                pool: "main".to_owned(),
+                step: 2,
+                is_unknown: false,
+                entries: vec![
+                    entry("dns+a:1", None),
+                    entry("dns+b:1", Some("there is no such name".to_owned())),
+                ],
+            }],
         }
     }
 
@@ -217,6 +263,8 @@ mod tests {
             "<td>d</td><td class=\"down\">sick: too slow</td><td class=\"\">on the server</td>",
             "<p>Configuration 1f2e3d4c, read at 2023-11-14T22:13:20.000Z</p>",
             "<li>k.toml: line 3: &lt;bad&gt;</li>",
+            "<td>dns+a:1</td><td class=\"n\">3</td><td>2023-11-14T22:13:20.000Z</td><td class=\"\">the servers change: step 2 of 3</td>",
+            "<td>dns+b:1</td><td class=\"n\">3</td><td>2023-11-14T22:13:20.000Z</td><td class=\"down\">not found: there is no such name</td>",
             "<p>Placement of main: 0a</p>",
             "<p class=\"down\">Another sidecar places the keys of main by 0b, which is not adjacent",
             "<td>pages</td><td class=\"n\">1\u{202f}234\u{202f}567</td><td class=\"n\">1</td><td class=\"n\">0</td><td class=\"n\">3</td><td class=\"n\">100.0 %</td>",
@@ -240,11 +288,16 @@ mod tests {
                     placements: None,
                 }],
                 rules: vec![RuleRow { name: evil.to_owned(), ..RuleRow::default() }],
+                discovery: vec![DiscoveredPool {
+                    pool: evil.to_owned(),
+                    entries: vec![DiscoveredEntry { entry: evil.to_owned(), ..DiscoveredEntry::default() }],
+                    ..DiscoveredPool::default()
+                }],
             },
             evil,
         );
         assert!(!page.contains("<script"), "{page}");
-        assert_eq!(page.matches("&lt;/td&gt;&lt;script&gt;&amp;&#39;&quot;").count(), 7, "{page}");
+        assert_eq!(page.matches("&lt;/td&gt;&lt;script&gt;&amp;&#39;&quot;").count(), 9, "{page}");
     }
 
     #[test]

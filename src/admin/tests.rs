@@ -27,6 +27,7 @@ impl View for Fixed {
             config: ConfigState::default(),
             pools: Vec::new(),
             rules: vec![RuleRow { name: "<b>".to_owned(), ..RuleRow::default() }],
+            discovery: Vec::new(),
         }
     }
 

@@ -4,6 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use crate::metrics::DiscoveredPool;
+
 /// The source of the admin server's replies. Each method is called for every request, on the thread that serves it, and must not
 /// block.
 pub trait View: Send + Sync + 'static {
@@ -41,6 +43,8 @@ pub struct Overview {
     pub pools: Vec<PoolRow>,
     /// The rules, in the configuration's order.
     pub rules: Vec<RuleRow>,
+    /// The pools with servers to discover.
+    pub discovery: Vec<DiscoveredPool>,
 }
 
 /// A pool and its servers.

@@ -19,6 +19,7 @@ use super::service::Service;
 use super::view::ReloadRequest;
 use crate::clock::unix_ms;
 use crate::config::{self, ConfigErrors, Loaded, Reload};
+use crate::discovery::{self, Change, Discovery};
 use crate::takeover::Channel;
 
 /// How often the files are looked at with `reload = "watch"`.
@@ -106,8 +107,15 @@ enum Trigger {
 type Successor = JoinHandle<io::Result<Channel>>;
 
 /// Runs until SIGTERM or SIGINT, or until another process has taken over and has all clients. Then the sidecar must be stopped.
-pub async fn control(app: &mut App, source: &Source, service: &Service, mut signals: Signals) {
+pub async fn control(
+    app: &mut App,
+    source: &Source,
+    service: &Service,
+    mut signals: Signals,
+    mut discovery: Discovery,
+) {
     let mut watched = Watched::new(source, app);
+    discovery::watch_names(discovery.written());
     let watchdog = service.watch(app.heartbeats.clone());
     let (mut is_ready, mut successor) = (false, None);
     loop {
@@ -141,6 +149,13 @@ pub async fn control(app: &mut App, source: &Source, service: &Service, mut sign
                 }
                 continue;
             }
+            // While another process takes over, that one has found the servers itself.
+            change = discovery.changed(), if successor.is_none() => {
+                tokio::select! {
+                    () = signals.stop.received() => break,
+                    () = change_servers(app, &mut discovery, change) => continue,
+                }
+            }
         };
         if successor.is_some() {
             let why = "another process takes over: reload that one";
@@ -161,7 +176,7 @@ pub async fn control(app: &mut App, source: &Source, service: &Service, mut sign
         service.notifier.reloading();
         let result = tokio::select! {
             () = signals.stop.received() => break,
-            result = reload(app, source) => result,
+            result = reload(app, source, &mut discovery) => result,
         };
         app.follow_control();
         service.ready(app);
@@ -225,8 +240,19 @@ async fn drain(app: &App, service: &Service, mut signals: Signals) {
     }
 }
 
+/// Puts the servers in force that were found.
+async fn change_servers(app: &mut App, discovery: &mut Discovery, change: Change) {
+    match app.switch_servers(change.loaded.clone()).await {
+        Ok(()) => discovery.begin(change),
+        Err(error) => {
+            error!(%error, "the servers that were found cannot be put in force; this is tried again");
+            discovery.postpone();
+        }
+    }
+}
+
 /// Reads the configuration again and takes it. Returns what has changed, or why nothing has, as lines.
-async fn reload(app: &mut App, source: &Source) -> Result<String, String> {
+async fn reload(app: &mut App, source: &Source, discovery: &mut Discovery) -> Result<String, String> {
     if source.is_built_in() {
         let why = "there is no configuration file: the sidecar was started without --config";
         warn!("{why}");
@@ -236,7 +262,7 @@ async fn reload(app: &mut App, source: &Source) -> Result<String, String> {
     let switched = match read {
         Ok(loaded) => {
             loaded.config.warnings.iter().for_each(|warning| warn!("{warning}"));
-            app.switch_to(loaded).await.map_err(|error| vec![error.to_string()])
+            take(app, loaded, discovery).await
         }
         Err(errors) => Err(errors),
     };
@@ -258,6 +284,15 @@ async fn reload(app: &mut App, source: &Source) -> Result<String, String> {
             Err(lines)
         }
     }
+}
+
+/// Takes a configuration, with the servers that its entries stand for.
+async fn take(app: &mut App, loaded: Loaded, discovery: &mut Discovery) -> Result<Vec<String>, Vec<String>> {
+    let next = discovery.next(loaded).await?;
+    let changes = app.switch_to(next.in_force()).await.map_err(|error| vec![error.to_string()])?;
+    *discovery = next;
+    discovery::watch_names(discovery.written());
+    Ok(changes)
 }
 
 /// The files of the configuration, with `reload = "watch"`.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::admin::{self, ConfigState, KeysAt, Overview, Placements, PoolRow, RuleRow, ServerRow};
 use crate::config::Config;
 use crate::failover::View;
-use crate::metrics::Metrics;
+use crate::metrics::{DiscoveredEntry, Metrics};
 use crate::monitor::Status;
 use crate::upstream::pool::SharedPool;
 use crate::upstream::server::Server;
@@ -55,6 +55,11 @@ impl AdminView {
     /// Shows why the configuration was refused.
     pub(super) fn show_errors(&self, errors: Vec<String>) {
         self.shown.write().unwrap_or_else(PoisonError::into_inner).state.errors = errors;
+    }
+
+    /// What is shown of the reading of the configuration.
+    pub(super) fn state(&self) -> ConfigState {
+        self.shown().state.clone()
     }
 
     fn shown(&self) -> RwLockReadGuard<'_, Shown> {
@@ -109,6 +114,7 @@ impl admin::View for AdminView {
             pools,
             rules: rules.collect(),
             config: shown.state.clone(),
+            discovery: self.metrics.discovery(),
         }
     }
 
@@ -124,7 +130,21 @@ impl admin::View for AdminView {
         };
         let refused = (!shown.state.errors.is_empty())
             .then(|| "the configuration file has mistakes; what was read before remains in force".to_owned());
-        servers.filter_map(note).chain(shown.status.notes()).chain(refused).collect()
+        let unknown = self.metrics.discovery().into_iter().filter(|pool| pool.is_unknown).map(|pool| {
+            let entries: Vec<_> =
+                pool.entries.iter().filter(|entry| entry.last_success_ms.is_none()).collect();
+            let why = |entry: &&DiscoveredEntry| match &entry.error {
+                Some(why) => format!("{} ({why})", entry.entry),
+                None => entry.entry.clone(),
+            };
+            let entries: Vec<_> = entries.iter().map(why).collect();
+            format!(
+                "no server of pool {} is known, so all its keys are misses: {}",
+                pool.pool,
+                entries.join(", ")
+            )
+        });
+        servers.filter_map(note).chain(shown.status.notes()).chain(unknown).chain(refused).collect()
     }
 
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {

@@ -22,14 +22,14 @@ pub fn run(path: &Path, servers: bool) -> ExitCode {
     // This is the limit of the current process; a service may have another one.
     config.warnings.extend(Budget::new(open_files::raise(), &config, workers(&config)).warning());
     config.warnings.extend(Memory::of(&config).warning(memory_limit::read()));
-    let report = report(path, &config);
     if !servers {
-        return print(&mut std::io::stdout(), &report, ExitCode::SUCCESS);
+        return print(&mut std::io::stdout(), &report(path, &config), ExitCode::SUCCESS);
     }
-    let (good, bad) = match connect(&config) {
+    let (good, bad) = match connect(&mut config) {
         Ok(Found { good, bad }) => (good, bad),
         Err(error) => (String::new(), format!("cannot connect: {error}\n")),
     };
+    let report = report(path, &config);
     let title = if good.is_empty() { "" } else { "\nServers:\n" };
     let code = print(&mut std::io::stdout(), &format!("{report}{title}{good}"), ExitCode::SUCCESS);
     if bad.is_empty() { code } else { print(&mut std::io::stderr(), &bad, ExitCode::FAILURE) }

@@ -7,7 +7,8 @@ use tokio::runtime;
 use tokio::task::{JoinSet, LocalSet};
 
 use crate::clock::unix_ms;
-use crate::config::{Config, RuleKind};
+use crate::config::{Config, KeyValues, Loaded, RuleKind};
+use crate::discovery::{Discovery, several_addresses};
 use crate::random::Random;
 use crate::upstream::capabilities::Capabilities;
 use crate::upstream::server::Server;
@@ -22,13 +23,24 @@ pub(super) struct Found {
     pub(super) bad: String,
 }
 
-/// Connects to all servers concurrently.
+/// Looks up the servers to discover, and connects to all servers concurrently. Adds warnings of names with several addresses to the
+/// configuration.
 ///
 /// # Errors
 /// The system refuses a resource for the runtime or a server.
-pub(super) fn connect(config: &Config) -> io::Result<Found> {
+pub(super) fn connect(config: &mut Config) -> io::Result<Found> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let found = LocalSet::new().block_on(&runtime, probe_all(config));
+    let found = LocalSet::new().block_on(&runtime, async {
+        config.warnings.extend(several_addresses(config).await);
+        let mut discovery =
+            Discovery::new(Loaded { config: config.clone(), key_values: KeyValues::default() });
+        discovery.first().await;
+        let mut found = probe_all(&discovery.in_force().config).await?;
+        let lines = |lines: Vec<String>| lines.into_iter().map(|line| line + "\n").collect::<String>();
+        found.good.insert_str(0, &lines(discovery.found()));
+        found.bad.insert_str(0, &lines(discovery.unknown()));
+        Ok(found)
+    });
     // Do not wait for host names that are still being resolved.
     runtime.shutdown_background();
     found
@@ -38,8 +50,8 @@ async fn probe_all(config: &Config) -> io::Result<Found> {
     let mut probes = JoinSet::new();
     for (at, (pool, spec)) in servers(config).enumerate() {
         // An embedded server is part of this program, so it needs no probe.
-        let is_embedded = matches!(spec.address, Address::Embedded { .. });
-        if !is_embedded {
+        let is_probed = matches!(spec.address, Address::Tcp { .. } | Address::Unix(_));
+        if is_probed {
             let server = Server::new(spec, pool, &Security::open(&pool.security)?, unix_ms)?;
             probes.spawn_local(async move {
                 let opened = probe::open(&server, &mut Random::from_entropy()).await;
@@ -52,6 +64,9 @@ async fn probe_all(config: &Config) -> io::Result<Found> {
     let mut results = results.into_iter().peekable();
     let mut found = Found::default();
     for (at, (pool, spec)) in servers(config).enumerate() {
+        if spec.lookup().is_some() {
+            continue; // not found, which is reported by itself
+        }
         let result = results.next_if(|(of, _)| *of == at).map(|(_, result)| result);
         let (good, text) = describe(result, must_guard(config, pool));
         let lines = if good { &mut found.good } else { &mut found.bad };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::memory::Memory;
 use crate::config::units::{show_duration, show_size};
-use crate::config::{Config, Rule, RuleKind};
+use crate::config::{Config, Discovery, Rule, RuleKind};
 use crate::guard::{OnInvalidate, Policy};
 use crate::handshake::Requirements;
 use crate::listener::FlushAll;
@@ -13,7 +13,8 @@ use crate::monitor::step;
 use crate::proxy::MetaWinner;
 use crate::rule::Template;
 use crate::upstream::{
-    Address, Distribution, FailoverSpec, Hash, OnError, OtherKind, PoolSpec, SecuritySpec, UnknownPlacement,
+    Address, Distribution, FailoverSpec, Hash, Lookup, OnError, OtherKind, PoolSpec, SecuritySpec,
+    ServerSpec, UnknownPlacement,
 };
 
 /// Displays a configuration in words, on several lines.
@@ -41,6 +42,7 @@ impl fmt::Display for Description<'_> {
             let memory = show_size(config.near.memory as u64);
             writeln!(f, "Near cache: at most {memory}.")?;
         }
+        write_discovery(f, config)?;
         writeln!(f, "{}", Memory::of(config))?;
         f.write_str("\nRules; the first that matches applies:\n")?;
         for (i, rule) in config.rules.iter().enumerate() {
@@ -151,7 +153,13 @@ fn write_pool(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
         OnError::Standby => "a miss until raw keys follow to the standby server",
     };
     let (n, s) = (pool.servers.len(), if pool.servers.len() == 1 { "" } else { "s" });
-    writeln!(f, "Pool {}: {n} server{s}, distribution {distribution}, hash {hash}.", pool.name)?;
+    let is_discovered = pool.lookups().next().is_some();
+    match is_discovered {
+        true => {
+            writeln!(f, "Pool {}: discovered servers, distribution {distribution}, hash {hash}.", pool.name)?
+        }
+        false => writeln!(f, "Pool {}: {n} server{s}, distribution {distribution}, hash {hash}.", pool.name)?,
+    }
     let (connect, request) = (show_duration(pool.connect_timeout), show_duration(pool.request_timeout));
     writeln!(
         f,
@@ -162,12 +170,48 @@ fn write_pool(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
     for server in &pool.servers {
         let address = server.address.to_string();
         let name = server.name.as_ref().map(|n| format!(", ring name {n:?}")).unwrap_or_default();
+        if is_discovered {
+            let weight =
+                if server.weight == 1 { String::new() } else { format!(", weight {}", server.weight) };
+            let each = if server.lookup().is_some() && server.weight != 1 { " each" } else { "" };
+            let meaning = server.lookup().map(|lookup| format!(": {}", meaning(lookup))).unwrap_or_default();
+            writeln!(f, "  {address}{name}{meaning}{weight}{each}")?;
+            continue;
+        }
         let share = 100.0 * f64::from(server.weight) / total;
         writeln!(f, "  {share:5.1}% of the keys: {address}{name}")?;
     }
     write_change(f, pool)?;
     write_failover(f, pool)?;
     write_placement(f, pool)
+}
+
+/// What an entry stands for.
+fn meaning(lookup: &Lookup) -> &'static str {
+    match lookup {
+        Lookup::Addresses { .. } => "each address of the name is a server, named by its address",
+        Lookup::Services { .. } => "each SRV record is a server, named by its target",
+        Lookup::Cluster { .. } => {
+            "each server that this configuration endpoint names, which is asked with the settings of the pool"
+        }
+    }
+}
+
+/// How servers are discovered, if there are any to discover.
+fn write_discovery(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
+    if config.pools.iter().all(|pool| pool.lookups().next().is_none()) {
+        return Ok(());
+    }
+    let Discovery { nameservers, interval, settle } = &config.discovery;
+    let (interval, settle) = (show_duration(*interval), show_duration(*settle));
+    let servers: Vec<_> = nameservers.iter().map(ToString::to_string).collect();
+    let servers =
+        if servers.is_empty() { "the DNS servers of the system".into() } else { servers.join(", ") };
+    writeln!(
+        f,
+        "Discovery: servers are looked up within their TTL, at least every {interval}, with {servers}.\n  A change takes three \
+         steps of {settle} each."
+    )
 }
 
 /// The step of a change of the servers.
@@ -190,7 +234,8 @@ fn write_change(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
 }
 
 fn write_placement(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
-    if pool.servers.iter().all(|server| matches!(server.address, Address::Embedded { .. })) {
+    let is_embedded = |server: &ServerSpec| matches!(server.address, Address::Embedded { .. });
+    if pool.servers.iter().all(is_embedded) || pool.lookups().next().is_some() {
         return Ok(());
     }
     let effect = match pool.unknown_placement {
@@ -223,6 +268,9 @@ fn write_failover(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
     let show = |duration: &Duration| show_duration(*duration);
     let (window, fail_after) = (show(window), show(fail_after));
     let (recover_after, standby_ttl) = (show(recover_after), show(standby_ttl));
+    if pool.lookups().next().is_some() {
+        writeln!(f, "  with three or more servers:")?;
+    }
     let keys = if pool.on_error == OnError::Standby { "all keys" } else { "guarded keys and tags" };
     writeln!(
         f,

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use super::check::print;
 use super::description::{distribution, hash};
-use crate::config::{Config, ConfigErrors};
+use crate::config;
+use crate::discovery;
 use crate::upstream::ring::Ring;
 use crate::upstream::{PoolSpec, ServerSpec};
 
@@ -43,7 +44,13 @@ struct Move {
 }
 
 fn changes(old: &Path, new: &Path, pool: Option<&str>) -> Result<Vec<Change>, String> {
-    let load = |path| Config::load(Some(path), []).map_err(|errors: ConfigErrors| errors.to_string());
+    let load = |path: &Path| {
+        let loaded = config::load(Some(path), []).map_err(|errors| errors.to_string())?;
+        let found = discovery::look_up_once(loaded);
+        found.map_err(|errors| {
+            errors.iter().map(|error| format!("{}: {error}", path.display())).collect::<Vec<_>>().join("\n")
+        })
+    };
     let (olds, news) = match (load(old), load(new)) {
         (Ok(a), Ok(b)) => (a.pools, b.pools),
         (a, b) => {
@@ -181,6 +188,7 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     fn compare(old: &str, new: &str) -> Change {
         let read = |text: &str| Config::read("k.toml", &format!("[pools.main]\n{text}\n"), []).unwrap().pools;

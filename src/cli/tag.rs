@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, unix_ms, utc};
 use crate::config::units::show_duration;
 use crate::config::{self, Config, RuleKind};
+use crate::discovery;
 use crate::error::Failure;
 use crate::guard::TagName;
 use crate::guard::near::Changes;
@@ -49,9 +50,10 @@ pub enum Action {
 /// Performs the action on the tags, with the pool and the prefix of the configuration at `path`, or of the built-in one. Prints
 /// `NAME VERSION TIME` to stdout for each tag. Returns 0 if every tag succeeded, otherwise 1, with the other tags on stderr.
 pub fn run(action: Action, names: &[OsString], path: Option<&Path>) -> ExitCode {
-    let report = match Config::load(path, config::environment()) {
+    let loaded = config::load(path, config::environment()).map_err(|errors| errors.to_string());
+    let report = match loaded.and_then(|loaded| discovery::look_up_once(loaded).map_err(not_found)) {
         Ok(config) => report(action, names, &config),
-        Err(errors) => Report::refusal(errors.to_string()),
+        Err(errors) => Report::refusal(errors),
     };
     // The exit code matters even if stderr is closed.
     let _ = io::stderr().write_all(report.err.as_bytes());
@@ -60,6 +62,10 @@ pub fn run(action: Action, names: &[OsString], path: Option<&Path>) -> ExitCode 
         _ if report.success => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     }
+}
+
+fn not_found(errors: Vec<String>) -> String {
+    errors.into_iter().map(|error| format!("kennel tag: {error}")).collect::<Vec<_>>().join("\n")
 }
 
 /// The output, and whether every tag succeeded.

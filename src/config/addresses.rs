@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::listener::ListenAddress;
 
 /// Whether a connection to a host and port reaches a listener of this process.
-pub(super) fn reaches(host: &str, port: u16, listener: &ListenAddress) -> bool {
+pub(crate) fn reaches(host: &str, port: u16, listener: &ListenAddress) -> bool {
     let server = ListenAddress { host: host.to_owned(), port };
     let accepted = |to: IpAddr| addresses(&listener.host).any(|on| accepts(on, to));
     same_address(&server, listener)

@@ -9,17 +9,18 @@ use std::collections::BTreeMap;
 
 use config::{Map, Value, ValueKind};
 
-use super::file::{Admin, Listen, Log, Near, Pool, Rule, TOP, Tags, ValueType};
+use super::file::{Admin, Discovery, Listen, Log, Near, Pool, Rule, TOP, Tags, ValueType};
 use super::suggestion::closest;
 
 const PREFIX: &str = "KENNEL_";
 /// The tables with a fixed name.
-const NAMED: [(&str, &[(&str, ValueType)]); 5] = [
+const NAMED: [(&str, &[(&str, ValueType)]); 6] = [
     ("log", Log::KEYS),
     ("listen", Listen::KEYS),
     ("admin", Admin::KEYS),
     ("tags", Tags::KEYS),
     ("near", Near::KEYS),
+    ("discovery", Discovery::KEYS),
 ];
 /// Read by the log (`log.rs`), not by the configuration.
 const LOG_FORMAT: &str = "KENNEL_LOG_FORMAT";
@@ -269,6 +270,9 @@ mod tests {
         ("tags", "pool", "\"aux\"", "aux"),
         ("tags", "replicas", "2", "2"),
         ("near", "memory", "\"1MiB\"", "1MiB"),
+        ("discovery", "nameservers", "[\"10.0.0.2\", \"[::1]:5353\"]", "10.0.0.2,[::1]:5353"),
+        ("discovery", "interval", "\"5s\"", "5s"),
+        ("discovery", "settle", "\"10m\"", "10m"),
         ("pools.main", "servers", "[\"a:1\", \"b:2\", \"c:3\", \"d:4\"]", "a:1, b:2, c:3, d:4"),
         ("pools.main", "next", "[\"a:1\", \"b:2\", \"d:4\"]", "a:1, b:2, d:4"),
         ("pools.main", "previous", "[\"a:1\", \"b:2\", \"d:4\"]", "a:1, b:2, d:4"),
@@ -361,6 +365,7 @@ mod tests {
             ("admin", Admin::KEYS),
             ("tags", Tags::KEYS),
             ("near", Near::KEYS),
+            ("discovery", Discovery::KEYS),
             ("pools.main", Pool::KEYS),
             ("rules", Rule::KEYS),
         ];
@@ -370,26 +375,35 @@ mod tests {
         for (table, key, in_file, variable) in SETTINGS {
             let file = |with: bool| {
                 let mut text = String::new();
-                let tables = ["log", "listen", "admin", "tags", "near", "pools.aux", "pools.main", "rules"]
-                    .map(|t| match t {
-                        "pools.aux" => (t, vec![("servers", "[\"d:1\"]")]),
-                        // The other distributions accept md5 only.
-                        "pools.main" if *key == "hash" => (
-                            t,
-                            vec![("servers", "[\"a:1\", \"b:1\", \"c:1\"]"), ("distribution", "\"modula\"")],
-                        ),
-                        "pools.main" if *key == "take_over" => (
-                            t,
-                            vec![
-                                ("servers", "[\"a:1\", \"b:1\", \"c:1\"]"),
-                                ("previous", "[\"a:1\", \"b:1\", \"d:1\"]"),
-                            ],
-                        ),
-                        // With fewer servers, the keys of a failover have no effect.
-                        "pools.main" => (t, vec![("servers", "[\"a:1\", \"b:1\", \"c:1\"]")]),
-                        "rules" => (t, vec![("name", "\"pages\""), ("match", "\"x\"")]),
-                        _ => (t, vec![]),
-                    });
+                let tables = [
+                    "log",
+                    "listen",
+                    "admin",
+                    "tags",
+                    "near",
+                    "discovery",
+                    "pools.aux",
+                    "pools.main",
+                    "rules",
+                ]
+                .map(|t| match t {
+                    "pools.aux" => (t, vec![("servers", "[\"d:1\"]")]),
+                    // The other distributions accept md5 only.
+                    "pools.main" if *key == "hash" => {
+                        (t, vec![("servers", "[\"a:1\", \"b:1\", \"c:1\"]"), ("distribution", "\"modula\"")])
+                    }
+                    "pools.main" if *key == "take_over" => (
+                        t,
+                        vec![
+                            ("servers", "[\"a:1\", \"b:1\", \"c:1\"]"),
+                            ("previous", "[\"a:1\", \"b:1\", \"d:1\"]"),
+                        ],
+                    ),
+                    // With fewer servers, the keys of a failover have no effect.
+                    "pools.main" => (t, vec![("servers", "[\"a:1\", \"b:1\", \"c:1\"]")]),
+                    "rules" => (t, vec![("name", "\"pages\""), ("match", "\"x\"")]),
+                    _ => (t, vec![]),
+                });
                 for (name, keys) in tables {
                     text += &if name == "rules" { "[[rules]]\n".to_owned() } else { format!("[{name}]\n") };
                     let set = with && name == *table;

@@ -8,7 +8,7 @@ use super::validator::{DAY, KeyPath, MINUTE, Validator, boolean, duration, whole
 use crate::upstream::{Address, FailoverSpec, OnError, OtherPlacement, ServerSpec};
 
 /// Each record has three copies on three servers.
-const LEAST_SERVERS: usize = 3;
+pub(crate) const LEAST_SERVERS: usize = 3;
 /// The allowed values of `window`. Records are read four times per window, so the shortest one costs 20 reads per second.
 const WINDOW: (Duration, Duration) = (Duration::from_millis(200), MINUTE);
 /// The default of `request_timeout`.
@@ -91,6 +91,9 @@ fn obstacle(servers: &[ServerSpec]) -> Option<String> {
         return Some(
             "is impossible with an embedded server: other sidecars cannot reach it, and it ends with this process".into(),
         );
+    }
+    if servers.iter().any(|server| server.lookup().is_some()) {
+        return None; // their number is not known
     }
     let n = servers.len();
     (n < LEAST_SERVERS).then(|| {

@@ -201,6 +201,15 @@ table!(
 );
 
 table!(
+    /// `[discovery]`
+    Discovery {
+        nameservers = "nameservers": List,
+        interval = "interval": Text,
+        settle = "settle": Text,
+    }
+);
+
+table!(
     /// `[[rules]]`
     Rule {
         name = "name": Text,
@@ -237,6 +246,7 @@ pub(super) struct ConfigFile {
     pub(super) pools: Section<BTreeMap<String, Section<Pool>>>,
     pub(super) tags: Section<Tags>,
     pub(super) near: Section<Near>,
+    pub(super) discovery: Section<Discovery>,
     pub(super) rules: Section<Vec<Section<Rule>>>,
     #[serde(flatten)]
     pub(super) rest: BTreeMap<String, Value>,
@@ -246,4 +256,5 @@ pub(super) struct ConfigFile {
 pub(super) const TOP: [(&str, ValueType); 1] = [("reload", ValueType::Text)];
 
 /// The keys without a table, and the tables.
-pub(super) const ROOT: [&str; 8] = ["reload", "log", "listen", "admin", "pools", "tags", "near", "rules"];
+pub(super) const ROOT: [&str; 9] =
+    ["reload", "log", "listen", "admin", "pools", "tags", "near", "discovery", "rules"];

@@ -16,6 +16,7 @@
 
 mod addresses;
 mod admin;
+mod discovery;
 mod environment;
 mod errors;
 mod failover;
@@ -35,12 +36,27 @@ pub(crate) mod units;
 mod validate;
 mod validator;
 
+use crate::upstream::Address;
+
+pub(crate) use addresses::reaches;
 pub use admin::admin_address;
 pub use environment::environment;
 pub use errors::ConfigErrors;
+pub(crate) use failover::LEAST_SERVERS;
 pub use key_values::KeyValues;
 pub use load::{Loaded, load, read};
-pub use settings::{Config, ControlPath, Near, Reload, Rule, RuleKind, Tags};
+pub use settings::{Config, ControlPath, Discovery, Near, Reload, Rule, RuleKind, Tags};
+
+/// The address of a server, `host:port`.
+///
+/// # Errors
+/// What is wrong with it, to follow it.
+pub(crate) fn tcp_address(text: &str) -> Result<Address, String> {
+    match units::server_address(text)? {
+        address @ Address::Tcp { .. } => Ok(address),
+        _ => Err("is no host and port".to_owned()),
+    }
+}
 
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,14 @@
 //! `[pools.<name>]`: the pools and their servers.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use config::{Value, ValueKind};
 use serde::Deserialize;
 
 use super::addresses::reaches;
+use super::discovery::server_address;
 use super::failover::{DEFAULT_REQUEST_TIMEOUT, failover, needed_failover};
 use super::file::{self, Section};
 use super::health::health;
@@ -28,6 +30,7 @@ pub(super) fn pools(
     v: &mut Validator<'_>,
     section: Section<BTreeMap<String, Section<file::Pool>>>,
     listeners: &Listeners,
+    nameservers: &[SocketAddr],
 ) -> (Option<Vec<PoolSpec>>, Vec<String>) {
     const ADD: &str =
         "add [pools.main] with servers = [\"10.0.0.1:11211\"], or with [\"embedded:64MiB\"] for a test";
@@ -43,7 +46,7 @@ pub(super) fn pools(
     }
     let mut names = Vec::new();
     for (name, section) in main.into_iter().chain(tables) {
-        pools.push(pool(v, &name, section));
+        pools.push(pool(v, &name, section, nameservers));
         names.push(name);
     }
     let missing = (!names.iter().any(|n| n == "main")).then(|| "main".to_owned());
@@ -70,7 +73,7 @@ fn forwarding_loops(v: &mut Validator<'_>, listeners: &Listeners, pool: &PoolSpe
                 let ours = valid(&listeners.unix).find(|(_, listener)| listener.address == *path);
                 ours.map(|(j, _)| format!("listen.unix[{j}]"))
             }
-            Address::Embedded { .. } => None,
+            Address::Embedded { .. } | Address::Discovered(_) => None,
         };
         if let Some(ours) = ours {
             let message = format!("is Kennel's own listener {ours}: change one of the two addresses");
@@ -80,7 +83,12 @@ fn forwarding_loops(v: &mut Validator<'_>, listeners: &Listeners, pool: &PoolSpe
     }
 }
 
-fn pool(v: &mut Validator<'_>, name: &str, section: Section<file::Pool>) -> Option<PoolSpec> {
+fn pool(
+    v: &mut Validator<'_>,
+    name: &str,
+    section: Section<file::Pool>,
+    nameservers: &[SocketAddr],
+) -> Option<PoolSpec> {
     let path = format!("pools.{name}");
     if let (Section::Wrong(value), true) = (&section, keys(file::Pool::KEYS).any(|key| key == name)) {
         v.error(&KeyPath::top(), &path, Some(value), "must be in the table of a pool, such as [pools.main]");
@@ -142,6 +150,7 @@ fn pool(v: &mut Validator<'_>, name: &str, section: Section<file::Pool>) -> Opti
         health: health?,
         unknown_placement: unknown_placement?,
         security: security?,
+        nameservers: nameservers.to_vec(),
     };
     if let Some(other) = pool.other_pool()
         && step(&other) == step(&PoolSpec { other: None, ..pool.clone() })
@@ -282,7 +291,7 @@ fn ring_name(server: &ServerSpec) -> String {
 }
 
 fn server(v: &mut Validator<'_>, at: &KeyPath, key: String, value: &Value) -> Option<ServerSpec> {
-    let address = |value: &Value| units::server_address(text(value)?).map(Some);
+    let address = |value: &Value| server_address(text(value)?).map(Some);
     match &value.kind {
         ValueKind::String(_) => {
             let address = v.value(at, &key, &Some(value.clone()), None, address)??;
@@ -303,6 +312,11 @@ fn server(v: &mut Validator<'_>, at: &KeyPath, key: String, value: &Value) -> Op
                 }
                 _ => Err("must be 1 to 128 visible ASCII characters without spaces".to_owned()),
             });
+            if let (Some(Some(Address::Discovered(_))), Some(Some(_))) = (&address, &name) {
+                let why = "is impossible for an entry that stands for several servers: these have names of their own";
+                v.error(&inside, "name", table.name.as_ref(), why);
+                return None;
+            }
             Some(ServerSpec { address: address??, weight: weight? as u32, name: name? })
         }
         _ => {
@@ -319,6 +333,9 @@ fn server(v: &mut Validator<'_>, at: &KeyPath, key: String, value: &Value) -> Op
 
 /// Weighted ketama gives a server floor(its share × 40 × servers) × 4 points, which can be 0.
 fn servers_without_keys(v: &mut Validator<'_>, pool: &PoolSpec, key: &str) {
+    if pool.lookups().next().is_some() {
+        return; // the number of servers is not known
+    }
     let total: f64 = pool.servers.iter().map(|s| f64::from(s.weight)).sum();
     for (i, server) in pool.servers.iter().enumerate() {
         let points = f64::from(server.weight) / total * 40.0 * pool.servers.len() as f64;

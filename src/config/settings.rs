@@ -1,5 +1,6 @@
 //! The validated settings. A [`Config`] needs no further checks.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ pub struct Config {
     pub tags: Tags,
     /// The limits of the near cache.
     pub near: Near,
+    /// How servers are discovered.
+    pub discovery: Discovery,
     /// The rules, in order of precedence.
     pub rules: Vec<Rule>,
     /// Settings that are valid but probably not intended, one sentence each.
@@ -80,6 +83,17 @@ pub struct Tags {
 pub struct Near {
     /// The most memory that it may use, in bytes, divided evenly among the workers.
     pub memory: usize,
+}
+
+/// How servers are discovered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Discovery {
+    /// The DNS servers to ask, at most 8. Empty: those of the system.
+    pub nameservers: Vec<SocketAddr>,
+    /// The longest time between two lookups; 1 s to 1 h.
+    pub interval: Duration,
+    /// How long each step of a change of discovered servers lasts; at least `interval`, at most a day.
+    pub settle: Duration,
 }
 
 /// How the keys that match a pattern are treated.

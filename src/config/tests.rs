@@ -4,7 +4,7 @@ use std::time::Duration;
 use config::{FileFormat, Map, Source, Value, ValueKind};
 
 use super::errors::ConfigErrors;
-use super::file::{self, Admin, Health, Listen, Near, Pool, Rule, Server, Tags, ValueType};
+use super::file::{self, Admin, Discovery, Health, Listen, Near, Pool, Rule, Server, Tags, ValueType};
 use super::settings::{self, Config, RuleKind};
 use crate::guard::{OnInvalidate, Policy};
 use crate::listener::{ListenAddress, ListenerSpec};
@@ -86,7 +86,7 @@ fn the_reference_has_every_key() {
     let text = shipped("kennel.toml").1;
     let root = raw_table(&text);
     let main = inside(root.get("pools"), "main");
-    let tables: [(_, &[(&str, ValueType)]); 9] = [
+    let tables: [(_, &[(&str, ValueType)]); 10] = [
         (root.get("log"), file::Log::KEYS),
         (root.get("listen"), Listen::KEYS),
         (root.get("admin"), Admin::KEYS),
@@ -95,6 +95,7 @@ fn the_reference_has_every_key() {
         (inside(inside(main, "servers"), "1"), Server::KEYS),
         (root.get("tags"), Tags::KEYS),
         (root.get("near"), Near::KEYS),
+        (root.get("discovery"), Discovery::KEYS),
         (inside(root.get("rules"), "0"), Rule::KEYS),
     ];
     for (table, keys) in tables {
@@ -192,7 +193,7 @@ fn all_errors_are_reported_together() {
     "#;
     let errors = read(text).unwrap_err();
     let expected = [
-        r#"k.toml: color is not a known key: must be one of reload, log, listen, admin, pools, tags, near, rules"#,
+        r#"k.toml: color is not a known key: must be one of reload, log, listen, admin, pools, tags, near, discovery, rules"#,
         r#"k.toml: listen.tcp[0] ("127.0.0.1") must be host:port, as in "127.0.0.1:11211""#,
         r#"k.toml: listen.workers ("many") must be a whole number from 0 to 64"#,
         r#"k.toml: pools.main.servers[0] ("10.0.0.1") has no port: add :11211"#,
@@ -223,6 +224,10 @@ fn a_lock_must_end_before_the_rebuild() {
 /// The last value that is accepted and the first that is not.
 #[test]
 fn every_limit_is_where_the_reference_says() {
+    let nameservers = |n: usize| {
+        let all: Vec<String> = (1..=n).map(|n| format!("10.0.0.{n}")).collect();
+        format!("[discovery]\nnameservers = {all:?}")
+    };
     let listen = |keys: &str| format!("{POOL}[listen]\n{keys}");
     let guarded = |keys: &str| rule(&format!("match = \"user:{{id}}\"\n{keys}"));
     let pool = |keys: &str| format!("{POOL}{keys}");
@@ -275,6 +280,11 @@ fn every_limit_is_where_the_reference_says() {
         (guarded("max_ttl = \"3650d\""), guarded("max_ttl = \"3651d\"")),
         (guarded("near = \"10s\""), guarded("near = \"10001ms\"")),
         (guarded("near = \"1ms\""), guarded("near = 50")),
+        (pool("[discovery]\ninterval = \"1s\""), pool("[discovery]\ninterval = \"999ms\"")),
+        (pool("[discovery]\ninterval = \"1h\""), pool("[discovery]\ninterval = \"3601s\"")),
+        (pool("[discovery]\nsettle = \"60s\""), pool("[discovery]\nsettle = \"59s\"")),
+        (pool("[discovery]\nsettle = \"1d\""), pool("[discovery]\nsettle = \"86401s\"")),
+        (pool(&nameservers(8)), pool(&nameservers(9))),
         (pool("[near]\nmemory = \"1MiB\""), pool("[near]\nmemory = \"1023KiB\"")),
         (pool("[near]\nmemory = \"1024GiB\""), pool("[near]\nmemory = \"1025GiB\"")),
         (guarded("max_ttl = \"1s\""), guarded("max_ttl = \"1001ms\"")),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use config::Value;
 
 use super::addresses::overlap;
+use super::discovery::discovery;
 use super::environment::Overrides;
 use super::errors::ConfigErrors;
 use super::file::{self, ConfigFile, Section};
@@ -44,12 +45,14 @@ pub(super) fn validate(
     let (listen, listeners) = listen(v, root.listen);
     let control = control(v, &root.admin, &listeners);
     let admin = admin(v, root.admin, &listeners);
-    let (specs, names) = pools(v, root.pools, &listeners);
+    let discovery = discovery(v, root.discovery);
+    let nameservers = discovery.as_ref().map(|discovery| &discovery.nameservers[..]).unwrap_or_default();
+    let (specs, names) = pools(v, root.pools, &listeners, nameservers);
     let tags = tags(v, root.tags, &names, specs.as_deref());
     let near = near(v, root.near);
     let rules = rules(v, root.rules, &names, tags.as_ref());
     let Validator { errors, warnings, .. } = validator;
-    match (reload, log, listen, admin, control, specs, tags, near, rules) {
+    match (reload, log, listen, admin, control, specs, tags, near, discovery, rules) {
         (
             Some(reload),
             Some(log),
@@ -59,9 +62,10 @@ pub(super) fn validate(
             Some(pools),
             Some(tags),
             Some(near),
+            Some(discovery),
             Some(rules),
         ) if errors.is_empty() => {
-            Ok(Config { reload, log, listen, admin, control, pools, tags, near, rules, warnings })
+            Ok(Config { reload, log, listen, admin, control, pools, tags, near, discovery, rules, warnings })
         }
         _ => Err(ConfigErrors::new(errors)),
     }
@@ -171,7 +175,8 @@ fn tags(
     let pool = pool_index(v, &at, &table.pool, pools);
     let replicas = v.value(&at, "replicas", &table.replicas, 1, integer(1..=2))? as usize;
     let pool = pool?;
-    let servers = specs.and_then(|specs| specs.get(pool)).map_or(replicas, |spec| {
+    let specs = specs.and_then(|specs| specs.get(pool)).filter(|spec| spec.lookups().next().is_none());
+    let servers = specs.map_or(replicas, |spec| {
         spec.other.iter().map(|other| other.servers.len()).chain([spec.servers.len()]).min().unwrap_or(0)
     });
     if servers < replicas {

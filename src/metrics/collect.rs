@@ -44,6 +44,7 @@ impl Collector for Collect {
         by_rule(counts, &mut page);
         by_server(counts, &mut page);
         failover(counts, &mut page);
+        discovery(&self.state, &mut page);
         global(counts, &mut page);
         config(&counts.config, &self.state, &mut page);
         of_process(&mut page);
@@ -167,6 +168,23 @@ fn failover(counts: &Counts, page: &mut Page) {
         unknown.value(&[&state.pool], state.unknown as f64);
     }
     page.extend([place, view_valid, unreachable, changes, suspicions, placements, unknown]);
+}
+
+fn discovery(state: &State, page: &mut Page) {
+    let mut servers = Series::of(table::DISCOVERY_SERVERS);
+    let mut failures = Series::of(table::DISCOVERY_FAILURES);
+    let mut success = Series::of(table::DISCOVERY_SUCCESS);
+    let mut step = Series::of(table::DISCOVERY_STEP);
+    for pool in state.discovery.get().map(|source| source.pools()).unwrap_or_default() {
+        for entry in &pool.entries {
+            let labels: [&str; 2] = [&pool.pool, &entry.entry];
+            servers.value(&labels, entry.servers as f64);
+            failures.count(&labels, entry.failures);
+            success.value(&labels, entry.last_success_ms.unwrap_or_default() as f64 / 1000.0);
+        }
+        step.value(&[&pool.pool], f64::from(pool.step));
+    }
+    page.extend([servers, failures, success, step]);
 }
 
 fn global(counts: &Counts, page: &mut Page) {

@@ -1,8 +1,9 @@
 //! The counters of all workers together.
 
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use super::discovery::DiscoverySource;
 use super::failover::FailoverSource;
 use super::worker::WorkerMetrics;
 
@@ -22,12 +23,14 @@ pub(super) struct State {
     pub(super) reload: AtomicU64,
     /// When the configuration in force was read, in milliseconds of Unix time; 0: never.
     pub(super) reloaded_ms: AtomicU64,
+    /// The servers to discover; empty if that is not known.
+    pub(super) discovery: OnceLock<Arc<dyn DiscoverySource>>,
 }
 
 impl State {
     pub(super) fn new(counts: Counts) -> State {
         let (reload, reloaded_ms) = (AtomicU64::new(0), AtomicU64::new(0));
-        State { counts: RwLock::new(counts), reload, reloaded_ms }
+        State { counts: RwLock::new(counts), reload, reloaded_ms, discovery: OnceLock::new() }
     }
 
     pub(super) fn counts(&self) -> RwLockReadGuard<'_, Counts> {

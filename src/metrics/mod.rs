@@ -18,6 +18,7 @@ mod collect;
 mod counts;
 #[cfg(test)]
 mod exposition;
+mod discovery;
 mod failover;
 mod labels;
 mod layout;
@@ -28,6 +29,7 @@ mod totals;
 mod worker;
 
 pub use counts::{ConfigInfo, ServerName};
+pub use discovery::{DiscoveredEntry, DiscoveredPool, DiscoverySource};
 pub use failover::{FailoverSource, FailoverState, PlacementsState};
 pub use labels::{
     AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, Outcome,

@@ -9,6 +9,7 @@ use prometheus::{Registry, TextEncoder};
 
 use super::collect::Collect;
 use super::counts::{ConfigInfo, Counts, ServerName, State, gauge};
+use super::discovery::{DiscoveredPool, DiscoverySource};
 use super::failover::FailoverSource;
 use super::labels::{Command, LeaseEnd, Outcome};
 use super::layout;
@@ -110,6 +111,16 @@ impl Metrics {
     /// Shows the failover of the servers too.
     pub fn show_failover(&self, source: Arc<dyn FailoverSource>) {
         self.state.counts_mut().failover = Some(source);
+    }
+
+    /// Shows the discovery of servers from now on. A second source is ignored.
+    pub fn show_discovery(&self, source: Arc<dyn DiscoverySource>) {
+        let _ = self.state.discovery.set(source);
+    }
+
+    /// The pools with servers to discover.
+    pub fn discovery(&self) -> Vec<DiscoveredPool> {
+        self.state.discovery.get().map(|source| source.pools()).unwrap_or_default()
     }
 
     /// Shows what identifies the configuration in force.

@@ -115,7 +115,15 @@ table! {
     POOL_PLACEMENTS = Gauge "kennel_pool_placements" ["pool"]
         "Different configurations of the pool's servers that the sidecars of the fleet use, that of this one included.";
     POOL_PLACEMENTS_UNKNOWN = Gauge "kennel_pool_placements_unknown" ["pool"]
-        "Those of them that are not adjacent to that of this sidecar: invalidations are lost between them.";
+        "Those of them that are not adjacent to that of this sidecar: invalidations are lost between them. Also the end of a change, if this sidecar goes back behind it.";
+    DISCOVERY_SERVERS = Gauge "kennel_discovery_servers" ["pool", "entry"]
+        "Servers that an entry of the configuration, such as dns+cache:11211, stands for.";
+    DISCOVERY_FAILURES = Counter "kennel_discovery_failures_total" ["pool", "entry"]
+        "Lookups of an entry that found no servers. Those found before remain in use.";
+    DISCOVERY_SUCCESS = Gauge "kennel_discovery_last_success_timestamp_seconds" ["pool", "entry"]
+        "When the servers of an entry were last found, in seconds since 1970; 0 if never.";
+    DISCOVERY_STEP = Gauge "kennel_discovery_step" ["pool"]
+        "The step of a change of discovered servers, 1 to 3; 0 if they do not change.";
     CLIENT_CONNECTIONS = Gauge "kennel_client_connections" []
         "Clients connected.";
     CLIENT_CONNECTIONS_TOTAL = Counter "kennel_client_connections_total" []

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::counts::{ConfigInfo, ServerName};
+use super::discovery::{DiscoveredEntry, DiscoveredPool, DiscoverySource};
 use super::exposition::{Exposition, read};
 use super::failover::{FailoverSource, FailoverState, PlacementsState};
 use super::labels::{
@@ -72,6 +73,7 @@ fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
     worker.bytes_written(20);
     metrics.config_read(true, 1_700_000_000_500);
     metrics.show_failover(std::sync::Arc::new(SecondServer));
+    metrics.show_discovery(std::sync::Arc::new(OneEntry));
     let certificates = vec![("cert.pem".to_owned(), 1_800_000_000)];
     metrics.show_config(ConfigInfo { hash: "0badcafe".to_owned(), certificates });
 }
@@ -96,6 +98,34 @@ impl FailoverSource for SecondServer {
     fn placements(&self) -> Vec<PlacementsState> {
         vec![PlacementsState { pool: "main".into(), in_use: 3, unknown: 2 }]
     }
+}
+
+/// One pool whose servers change.
+struct OneEntry;
+
+impl DiscoverySource for OneEntry {
+    fn pools(&self) -> Vec<DiscoveredPool> {
+        let entry = DiscoveredEntry {
+            entry: "dns+cache:11211".into(),
+            servers: 3,
+            failures: 7,
+            last_success_ms: Some(1_700_000_000_250),
+            error: None,
+        };
+        vec![DiscoveredPool { pool: "main".into(), step: 2, is_unknown: false, entries: vec![entry] }]
+    }
+}
+
+#[test]
+fn the_servers_of_an_entry_and_the_step_of_their_change_are_shown() {
+    let metrics = metrics(1);
+    metrics.show_discovery(std::sync::Arc::new(OneEntry));
+    let samples = scrape(&metrics).samples;
+    let of =
+        |name: &str| samples[&format!("kennel_discovery_{name}{{pool=\"main\",entry=\"dns+cache:11211\"}}")];
+    assert_eq!([of("servers"), of("failures_total")], [3.0, 7.0]);
+    assert_eq!(of("last_success_timestamp_seconds"), 1_700_000_000.25);
+    assert_eq!(samples["kennel_discovery_step{pool=\"main\"}"], 2.0);
 }
 
 #[test]

@@ -38,6 +38,11 @@ impl Keys {
         [server, first, ring.server_without(key, &[server, first])]
     }
 
+    /// The command that deletes a copy of the record.
+    pub(super) fn forget(&self) -> String {
+        format!("md {}\r\n", self.place)
+    }
+
     fn of(&self, item: Item) -> &str {
         match item {
             Item::Record => &self.place,

@@ -15,12 +15,14 @@
 //! ```
 
 mod copies;
+mod forget;
 mod link;
 mod marks;
 mod pool_status;
 mod run;
 mod status;
 
+pub use forget::forget;
 pub use pool_status::PoolStatus;
 pub use run::{Monitor, step};
 pub use status::{Published, Status};

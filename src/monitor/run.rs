@@ -163,7 +163,9 @@ impl Monitor {
         clock: Clock,
         keeps_marks: bool,
     ) -> Option<Monitor> {
-        let is_shared = |at: &usize| !matches!(spec.servers[*at].address, Address::Embedded { .. });
+        let is_shared = |at: &usize| {
+            !matches!(spec.servers[*at].address, Address::Embedded { .. } | Address::Discovered(_))
+        };
         let shared: Vec<usize> = (0..spec.servers.len()).filter(is_shared).collect();
         let placements = (keeps_marks && !shared.is_empty())
             .then(|| Arc::new(PoolStatus::new(spec.name.clone(), step(spec), spec.unknown_placement)));

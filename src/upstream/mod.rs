@@ -47,6 +47,6 @@ pub use connection_error::ConnectionError;
 pub use md5_lanes::each_with_md5;
 pub use security::{Security, SecuritySpec};
 pub use spec::{
-    Address, Distribution, FailoverSpec, Hash, HealthSpec, OnError, OtherKind, OtherPlacement, PoolSpec,
-    ServerSpec, UnknownPlacement,
+    Address, Distribution, FailoverSpec, Hash, HealthSpec, Lookup, OnError, OtherKind, OtherPlacement,
+    PoolSpec, ServerSpec, UnknownPlacement,
 };

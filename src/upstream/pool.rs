@@ -50,7 +50,7 @@ impl SharedPool {
         known: &[Arc<Server>],
         clock: fn() -> u64,
     ) -> io::Result<SharedPool> {
-        let of_spec = |of: &ServerSpec| match known.iter().find(|server| server.is_of(of, &spec.security)) {
+        let of_spec = |of: &ServerSpec| match known.iter().find(|server| server.is_of(of, spec)) {
             Some(known) => Ok(Arc::clone(known)),
             None => Server::new(of, spec, security, clock).map(Arc::new),
         };

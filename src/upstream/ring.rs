@@ -257,6 +257,7 @@ fn identity(index: usize, server: &ServerSpec) -> String {
         (None, Address::Unix(path)) => format!("{}:0", path.display()),
         // Its index, because its memory limit may change.
         (None, Address::Embedded { .. }) => format!("embedded:{index}"),
+        (None, Address::Discovered(lookup)) => lookup.to_string(),
     }
 }
 

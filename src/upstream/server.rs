@@ -1,6 +1,7 @@
 //! One memcached server, shared by all workers.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use super::security::{Security, SecuritySpec};
 use super::socket::Socket;
 use super::spec::{Address, HealthSpec, PoolSpec, ServerSpec};
 use super::tls::ServerTls;
+use crate::dns;
 use crate::embedded::Embedded;
 use crate::metrics::ConnectFailure;
 
@@ -55,6 +57,8 @@ pub struct Server {
     request_timeout: AtomicU64,
     security_spec: SecuritySpec,
     security: Mutex<ServerSecurity>,
+    /// The DNS servers that are asked for its name; the system's resolver if there are none.
+    nameservers: Vec<SocketAddr>,
 }
 
 /// With what the next connection is made.
@@ -92,7 +96,8 @@ impl Server {
         clock: fn() -> u64,
     ) -> io::Result<Server> {
         let server = Server::with_limits(spec, &ServerLimits::of(pool), clock)?;
-        let server = Server { security_spec: pool.security.clone(), ..server };
+        let (security_spec, nameservers) = (pool.security.clone(), pool.nameservers.clone());
+        let server = Server { security_spec, nameservers, ..server };
         server.set_security(security)?;
         Ok(server)
     }
@@ -120,13 +125,17 @@ impl Server {
             request_timeout: AtomicU64::new(nanos(limits.request_timeout)),
             security_spec: SecuritySpec::default(),
             security: Mutex::default(),
+            nameservers: Vec::new(),
         })
     }
 
-    /// Whether this is the server of a specification, whatever its weight. Connections with other settings of TLS or another user
-    /// are those of another server, so that none remains when the settings change.
-    pub(super) fn is_of(&self, spec: &ServerSpec, security: &SecuritySpec) -> bool {
-        self.address == spec.address && self.name == spec.name && self.security_spec == *security
+    /// Whether this is the server of a specification in such a pool, whatever its weight. Connections with other settings of TLS or
+    /// another user are those of another server, so that none remains when the settings change.
+    pub(super) fn is_of(&self, spec: &ServerSpec, pool: &PoolSpec) -> bool {
+        self.address == spec.address
+            && self.name == spec.name
+            && self.nameservers == pool.nameservers
+            && self.security_spec == pool.security
     }
 
     /// From now on, connections are made with this. TLS sessions can be resumed for as long as its certificates stay the same.
@@ -242,7 +251,7 @@ impl Server {
     }
 
     /// Makes a connection within `connect_timeout`, with TLS and the password if the pool has them.
-    pub(super) async fn connect(&self) -> Result<Socket, ConnectionError> {
+    pub(crate) async fn connect(&self) -> Result<Socket, ConnectionError> {
         let limit = self.connect_timeout();
         let deadline = Instant::now() + limit;
         let opened = timeout_at(deadline, self.open()).await.map_err(|_| ConnectionError::timed_out())?;
@@ -268,10 +277,20 @@ impl Server {
             (_, Some(embedded)) => Ok(Socket::Unix(UnixStream::from_std(embedded.connect()?)?)),
             (Address::Unix(path), None) => Ok(Socket::Unix(UnixStream::connect(path).await?)),
             (Address::Tcp { host, port }, None) => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                let stream = match host.parse::<IpAddr>() {
+                    Err(_) if !self.nameservers.is_empty() => {
+                        let found =
+                            dns::addresses(host, &self.nameservers).await.map_err(io::Error::other)?;
+                        let all: Vec<_> =
+                            found.found.into_iter().map(|ip| SocketAddr::new(ip, *port)).collect();
+                        TcpStream::connect(&all[..]).await?
+                    }
+                    _ => TcpStream::connect((host.as_str(), *port)).await?,
+                };
                 stream.set_nodelay(true)?;
                 Ok(Socket::Tcp(stream))
             }
+            (Address::Discovered(_), None) => Err(io::Error::other("no server has been found yet")),
             (Address::Embedded { .. }, None) => Err(io::ErrorKind::NotConnected.into()),
         }
     }

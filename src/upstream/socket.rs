@@ -34,7 +34,7 @@ impl Socket {
     }
 
     /// Writes commands, and sends them.
-    pub(super) async fn send(&mut self, commands: &[u8]) -> io::Result<()> {
+    pub(crate) async fn send(&mut self, commands: &[u8]) -> io::Result<()> {
         self.write_all(commands).await?;
         self.flush().await
     }

@@ -1,6 +1,7 @@
 //! How pools and their servers are configured.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,6 +24,44 @@ pub enum Address {
         /// Bytes that its items may take before it evicts the least recently used.
         limit: u64,
     },
+    /// An entry that stands for servers which are looked up. No command is sent to it: it is replaced by what is found.
+    Discovered(Lookup),
+}
+
+/// How the servers of an entry are found.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Lookup {
+    /// `dns+name:port`: each address of the name is a server.
+    Addresses {
+        /// The name.
+        name: String,
+        /// The TCP port of all servers, 1–65535.
+        port: u16,
+    },
+    /// `dnssrv+_service._tcp.name`: each SRV record is a server.
+    Services {
+        /// The name, with service and protocol.
+        name: String,
+    },
+    /// `elasticache+name:port`: the servers that the configuration endpoint of a cluster names.
+    Cluster {
+        /// The endpoint's host.
+        host: String,
+        /// The endpoint's port, 1–65535.
+        port: u16,
+    },
+}
+
+/// As in a configuration.
+impl fmt::Display for Lookup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Lookup::Addresses { name, port } => write!(f, "dns+{name}:{port}"),
+            Lookup::Services { name } => write!(f, "dnssrv+{name}"),
+            Lookup::Cluster { host, port } if host.contains(':') => write!(f, "elasticache+[{host}]:{port}"),
+            Lookup::Cluster { host, port } => write!(f, "elasticache+{host}:{port}"),
+        }
+    }
 }
 
 /// As in a configuration.
@@ -32,6 +71,7 @@ impl fmt::Display for Address {
             Address::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
             Address::Tcp { host, port } => write!(f, "{host}:{port}"),
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Discovered(lookup) => lookup.fmt(f),
             Address::Embedded { limit } => {
                 let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
                 let divides = |(_, shift): &(&str, u32)| limit.trailing_zeros() >= *shift;
@@ -57,6 +97,14 @@ impl ServerSpec {
     /// What operators call it, in the log, the metrics and on the status page: its name, otherwise its address.
     pub fn label(&self) -> String {
         self.name.clone().unwrap_or_else(|| self.address.to_string())
+    }
+
+    /// How its servers are found, if it is an entry that stands for several.
+    pub fn lookup(&self) -> Option<&Lookup> {
+        match &self.address {
+            Address::Discovered(lookup) => Some(lookup),
+            Address::Tcp { .. } | Address::Unix(_) | Address::Embedded { .. } => None,
+        }
     }
 }
 
@@ -199,7 +247,7 @@ impl OtherKind {
 pub struct PoolSpec {
     /// Its name in the configuration and in metrics.
     pub name: String,
-    /// Its servers, in the order of the configuration.
+    /// Its servers, in the order of the configuration. In a pool as it is written, some may be [`Address::Discovered`].
     pub servers: Vec<ServerSpec>,
     /// The other list of servers, while they change.
     pub other: Option<OtherPlacement>,
@@ -214,7 +262,7 @@ pub struct PoolSpec {
     /// The reply to a read whose server is down.
     pub on_error: OnError,
     /// Whether and how its servers fail over; `None` if they do not. With it, there are at least three servers, none of them
-    /// embedded.
+    /// embedded, unless there are servers to discover.
     pub failover: Option<FailoverSpec>,
     /// When a server counts as sick.
     pub health: HealthSpec,
@@ -224,6 +272,8 @@ pub struct PoolSpec {
     pub unknown_placement: UnknownPlacement,
     /// What protects the connections to its servers. With TLS, all of them have TCP addresses; with a password, none is embedded.
     pub security: SecuritySpec,
+    /// The DNS servers that are asked for the names of its servers; the system's resolver if there are none.
+    pub nameservers: Vec<SocketAddr>,
 }
 
 impl PoolSpec {
@@ -237,6 +287,14 @@ impl PoolSpec {
     pub fn further_servers(&self) -> impl Iterator<Item = &ServerSpec> + Clone {
         let is_further = |server: &&ServerSpec| !self.servers.iter().any(|own| own.address == server.address);
         self.other.iter().flat_map(|other| &other.servers).filter(is_further)
+    }
+
+    /// The entries of both lists that stand for servers to be looked up, in their order.
+    pub fn lookups(&self) -> impl Iterator<Item = &Lookup> {
+        self.servers
+            .iter()
+            .chain(self.other.iter().flat_map(|other| &other.servers))
+            .filter_map(ServerSpec::lookup)
     }
 
     /// `servers`, and behind them those that are only in the other list: each server that the pool connects to once.

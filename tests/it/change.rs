@@ -44,13 +44,13 @@ fn toml(servers: &[Memcached], step: usize, failover: bool) -> String {
     }
 }
 
-fn keys() -> impl Iterator<Item = String> {
+pub(crate) fn keys() -> impl Iterator<Item = String> {
     (0..200).map(|n| format!("k:{n}"))
 }
 
 /// Reads every key twice through this sidecar, as two clients do. Builds what is missed: `value`. Returns how many keys were
 /// built, and of how many of these the other client got another value meanwhile.
-fn read_all(sidecar: &Kennel, value: &str) -> (usize, usize) {
+pub(crate) fn read_all(sidecar: &Kennel, value: &str) -> (usize, usize) {
     let (mut first, mut second) = (sidecar.client(), sidecar.client());
     let (mut built, mut served) = (0, 0);
     for key in keys() {
@@ -69,7 +69,7 @@ fn read_all(sidecar: &Kennel, value: &str) -> (usize, usize) {
 }
 
 /// How many keys the two lists of servers place differently: those that a server holds now and another one did before.
-fn holders(servers: &[Memcached]) -> BTreeMap<String, Vec<usize>> {
+pub(crate) fn holders(servers: &[Memcached]) -> BTreeMap<String, Vec<usize>> {
     let mut held = BTreeMap::new();
     for (at, server) in servers.iter().enumerate() {
         let mut client = direct(server);
@@ -135,7 +135,7 @@ fn a_moved_key_costs_one_rebuild_if_the_sidecars_are_not_restarted_but_reloaded(
 }
 
 /// Sixty keys of a database, each with one writer, in front of which three sidecars are replaced.
-struct Site {
+pub(crate) struct Site {
     sidecars: [RwLock<Kennel>; 3],
     /// What the database has under each key: a number that only grows.
     database: Vec<AtomicU64>,
@@ -151,9 +151,14 @@ struct Site {
 
 impl Site {
     fn new(servers: &[Memcached], failover: bool) -> Site {
+        Site::of([(); 3].map(|()| Kennel::start(&toml(servers, 0, failover))))
+    }
+
+    /// Behind these sidecars.
+    pub(crate) fn of(sidecars: [Kennel; 3]) -> Site {
         let zeros = || (0..60).map(|_| AtomicU64::new(0)).collect();
         Site {
-            sidecars: [(); 3].map(|()| RwLock::new(Kennel::start(&toml(servers, 0, failover)))),
+            sidecars: sidecars.map(RwLock::new),
             database: zeros(),
             acknowledged: zeros(),
             refused: AtomicU64::new(0),
@@ -229,7 +234,7 @@ impl Site {
     }
 
     /// Waits until there has been some more of everything.
-    fn go_on(&self) {
+    pub(crate) fn go_on(&self) {
         let counts = || [&self.changes, &self.fresh, &self.builds].map(|count| count.load(SeqCst));
         let before = counts();
         within(LONG, "clients read, build and change", || {
@@ -237,6 +242,42 @@ impl Site {
             has_grown || self.ended.load(SeqCst)
         });
         assert!(!self.ended.load(SeqCst), "a client has panicked");
+    }
+
+    /// Lets clients read and change keys during `f`.
+    pub(crate) fn under_load(&self, f: impl FnOnce(&Site)) {
+        std::thread::scope(|scope| {
+            // If a client panics, the others end too.
+            let run = |client: Box<dyn Fn() + Send>| {
+                scope.spawn(move || {
+                    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(client));
+                    self.ended.store(true, SeqCst);
+                    panicked.unwrap_or_else(|why| std::panic::resume_unwind(why));
+                });
+            };
+            (0..4).for_each(|seed| run(Box::new(move || self.read(seed * 1000))));
+            (0..3).for_each(|writer| run(Box::new(move || self.write(writer))));
+            self.go_on();
+            // The clients end even if this panics.
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| f(self)));
+            self.ended.store(true, SeqCst);
+            result.unwrap_or_else(|why| std::panic::resume_unwind(why));
+        });
+    }
+
+    /// Whether this is so for all sidecars.
+    pub(crate) fn with_sidecars(&self, is_so: impl Fn(&Kennel) -> bool) -> bool {
+        self.sidecars.iter().all(|sidecar| is_so(&sidecar.read().expect("no panic")))
+    }
+
+    /// Prints the counts. Returns those of changes that were acknowledged and refused.
+    pub(crate) fn report(&self) -> [u64; 2] {
+        let counts = [&self.changes, &self.refused, &self.fresh, &self.stale, &self.builds];
+        let [changes, refused, fresh, stale, builds] = counts.map(|count| count.load(SeqCst));
+        println!(
+            "{changes} changes acknowledged, {refused} refused; {fresh} fresh reads, {stale} stale; {builds} builds"
+        );
+        [changes, refused]
     }
 }
 
@@ -249,19 +290,7 @@ fn walk_under_load(
 ) {
     let mut servers = servers();
     let site = Site::new(&servers, failover);
-    std::thread::scope(|scope| {
-        let site = &site;
-        // If a client panics, the others end too.
-        let run = |client: Box<dyn Fn() + Send>| {
-            scope.spawn(move || {
-                let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(client));
-                site.ended.store(true, SeqCst);
-                panicked.unwrap_or_else(|why| std::panic::resume_unwind(why));
-            });
-        };
-        (0..4).for_each(|seed| run(Box::new(move || site.read(seed * 1000))));
-        (0..3).for_each(|writer| run(Box::new(move || site.write(writer))));
-        site.go_on();
+    site.under_load(|site| {
         for step in 1..steps {
             meanwhile(step, &mut servers);
             for sidecar in &site.sidecars {
@@ -280,14 +309,9 @@ fn walk_under_load(
                 site.go_on();
             }
         }
-        site.ended.store(true, SeqCst);
     });
+    let [changes, refused] = site.report();
     let dies = servers.iter().any(|server| server.has_died());
-    let counts = [&site.changes, &site.refused, &site.fresh, &site.stale, &site.builds];
-    let [changes, refused, fresh, stale, builds] = counts.map(|count| count.load(SeqCst));
-    println!(
-        "{changes} changes acknowledged, {refused} refused; {fresh} fresh reads, {stale} stale; {builds} builds"
-    );
     // Until the keys of a server that dies have moved, their changes are refused.
     assert!(dies || changes > 10 * refused, "{refused} of {changes} refused");
 }

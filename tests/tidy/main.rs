@@ -19,12 +19,12 @@ use queries::{Metrics, dashboard, wrong_queries};
 
 /// The modules of `src/`, the top layer first. Imports point down, or to a module of the same layer that is no sibling.
 const LAYERS: [&[&str]; 6] = [
-    &["main", "app", "cli", "config", "memory_limit", "open_files", "systemd", "log"],
+    &["main", "app", "cli", "discovery", "config", "memory_limit", "open_files", "systemd", "log"],
     &["listener", "takeover", "handshake", "tls", "auth", "session", "worker", "admin"],
     &["proxy", "monitor"],
     SIBLINGS,
     &["embedded"],
-    &["protocol", "metrics", "error", "pem", "clock", "random"],
+    &["protocol", "metrics", "error", "pem", "clock", "dns", "random"],
 ];
 /// Modules that do not import each other. Only the proxy uses them together.
 const SIBLINGS: &[&str] = &["rule", "guard", "failover", "upstream"];
@@ -50,7 +50,7 @@ struct Dependency {
     tests_too: bool,
 }
 
-const DEPENDENCIES: [Dependency; 15] = [
+const DEPENDENCIES: [Dependency; 17] = [
     Dependency { what: "bincode", words: &["bincode"], files: &["src/guard/envelope.rs"], tests_too: true },
     Dependency { what: "prometheus", words: &["prometheus"], files: &["src/metrics/"], tests_too: true },
     Dependency {
@@ -74,8 +74,15 @@ const DEPENDENCIES: [Dependency; 15] = [
         tests_too: true,
     },
     Dependency { what: "toml", words: &["toml"], files: &["src/config/"], tests_too: false },
-    Dependency { what: "socket2", words: &["socket2"], files: &["src/listener.rs"], tests_too: false },
+    Dependency { what: "socket2", words: &["socket2"], files: &["src/listener/socket.rs"], tests_too: false },
     Dependency { what: "listenfd", words: &["listenfd"], files: &["src/systemd.rs"], tests_too: true },
+    Dependency {
+        what: "hickory-resolver",
+        words: &["hickory_resolver"],
+        files: &["src/dns.rs", "tests/"],
+        tests_too: true,
+    },
+    Dependency { what: "resolv-conf", words: &["resolv_conf"], files: &["src/dns.rs"], tests_too: true },
     Dependency {
         what: "async-memcached",
         words: &["async_memcached"],
