@@ -446,7 +446,7 @@ mod tests {
         );
         only(
             misplaced_dependencies(&of("src/upstream/server.rs", "use socket2::Socket;\n")),
-            "src/listener.rs only",
+            "socket2 belongs to src/listener/socket.rs only",
         );
         only(impurities(&of("src/guard/read.rs", "use tokio::time::sleep;\n")), "names tokio");
         let tests = "#[cfg(test)]\nmod tests {\n fn f() { fastrand::u8(..); }\n}\n";
