@@ -1,4 +1,5 @@
-//! Password authentication as in memcached's `-Y`: the first command must be a `set` whose data is `user password`.
+//! Password authentication. A text client authenticates as with memcached's `-Y`: the first command must be a `set` whose data is
+//! `user password`. A binary client uses SASL: see `sasl`.
 //!
 //! The key, flags and exptime are ignored:
 //!
@@ -18,6 +19,12 @@ use std::path::Path;
 
 use bytes::{Buf, BytesMut};
 use subtle::{Choice, ConstantTimeEq};
+
+use crate::metrics::AuthOutcome;
+
+mod sasl;
+
+pub use sasl::{Answer, Sasl};
 
 /// The most lines of a file. memcached stops reading after 8.
 const MAX_USERS: usize = 64;
@@ -126,6 +133,18 @@ pub enum Verdict {
     Malformed,
     /// A command other than `set`.
     Missing,
+}
+
+impl Verdict {
+    /// What it counts as.
+    pub fn outcome(self) -> AuthOutcome {
+        match self {
+            Verdict::Accepted => AuthOutcome::Accepted,
+            Verdict::Wrong => AuthOutcome::Wrong,
+            Verdict::Malformed => AuthOutcome::Malformed,
+            Verdict::Missing => AuthOutcome::Missing,
+        }
+    }
 }
 
 /// What to do next with an unauthenticated client.

@@ -13,15 +13,18 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::auth::{Authentication, Step, Users, Verdict};
-use crate::metrics::{AuthOutcome, TlsOutcome, WorkerMetrics};
+use crate::auth::{Authentication, Sasl, Step, Users, Verdict};
+use crate::metrics::{TlsOutcome, WorkerMetrics};
 use crate::pem::BadFile;
+use crate::protocol::binary::parse::{Access, Command, Limits, Parsed, Request, parse};
+use crate::protocol::binary::reply::{put_error, put_text};
+use crate::protocol::binary::{self, Status};
 use crate::tls::{Acceptor, TlsConnection, TlsFiles};
 use stream::PrefixedStream;
 
@@ -59,7 +62,15 @@ impl Requirements {
 #[derive(Debug)]
 pub struct Handshake {
     tls: Option<Acceptor>,
-    users: Option<Users>,
+    users: Option<Arc<Users>>,
+}
+
+/// A client whose first request is read next.
+pub struct Accepted {
+    /// Its connection.
+    pub stream: Box<dyn ClientStream>,
+    /// `Some` if it speaks the binary protocol and has authenticated.
+    pub sasl: Option<Sasl>,
 }
 
 impl Handshake {
@@ -72,7 +83,7 @@ impl Handshake {
         let users = users.map_err(|what| vec![BadFile { key: "auth_file", path, what }]);
         match (tls, users) {
             (Ok(None), Ok(None)) => Ok(None),
-            (Ok(tls), Ok(users)) => Ok(Some(Arc::new(Handshake { tls, users }))),
+            (Ok(tls), Ok(users)) => Ok(Some(Arc::new(Handshake { tls, users: users.map(Arc::new) }))),
             (tls, users) => Err([tls.err(), users.err()].into_iter().flatten().flatten().collect()),
         }
     }
@@ -88,6 +99,11 @@ impl Handshake {
         self.tls.is_some()
     }
 
+    /// The state of a client of the binary protocol that another process has authenticated. `None`: no password is required.
+    pub fn adopted_sasl(&self) -> Option<Sasl> {
+        self.users.as_ref().map(|users| Sasl::authenticated(Arc::clone(users)))
+    }
+
     /// Authenticates a client. Returns its connection, from which the first request is read next. `None`: authentication failed
     /// and the connection is closed, or `stop` was cancelled.
     pub async fn accept<S: ClientStream + 'static>(
@@ -97,7 +113,7 @@ impl Handshake {
         limits: &HandshakeLimits,
         metrics: &WorkerMetrics,
         stop: &CancellationToken,
-    ) -> Option<Box<dyn ClientStream>> {
+    ) -> Option<Accepted> {
         let mut socket: Box<dyn ClientStream> = match &self.tls {
             None => Box::new(socket),
             Some(tls) => {
@@ -115,11 +131,13 @@ impl Handshake {
                 }
             }
         };
-        let Some(users) = &self.users else { return Some(socket) };
+        let Some(users) = &self.users else { return Some(Accepted { stream: socket, sasl: None }) };
         let client = UnauthenticatedClient { users, from, limits, metrics };
         let authentication = timeout(limits.auth_timeout, client.authenticate(&mut socket));
         match stop.run_until_cancelled(authentication).await {
-            Some(Ok(Ok(Some(prefix)))) => Some(Box::new(PrefixedStream { prefix, socket })),
+            Some(Ok(Ok(Some((prefix, sasl))))) => {
+                Some(Accepted { stream: Box::new(PrefixedStream { prefix, socket }), sasl })
+            }
             _ => {
                 // TLS requires a close_notify. This fails if the client has disconnected.
                 let _ = socket.shutdown().await;
@@ -154,17 +172,27 @@ async fn tls_handshake<S: ClientStream + 'static>(
 
 /// A client that has not sent a valid password yet.
 struct UnauthenticatedClient<'a> {
-    users: &'a Users,
+    users: &'a Arc<Users>,
     from: Option<SocketAddr>,
     limits: &'a HandshakeLimits,
     metrics: &'a WorkerMetrics,
 }
 
 impl UnauthenticatedClient<'_> {
-    /// Reads and answers commands until one has a valid password. Returns the bytes that the client has sent after it. `None`:
-    /// the client has disconnected, or its connection must be closed.
-    async fn authenticate(&self, socket: &mut Box<dyn ClientStream>) -> io::Result<Option<BytesMut>> {
-        let (mut input, mut authentication) = (BytesMut::new(), Authentication::default());
+    /// Reads and answers commands until one has a valid password. Returns the bytes that the client has sent after it, and what SASL
+    /// knows of the client if it speaks the binary protocol. `None`: the client has disconnected, or its connection must be closed.
+    async fn authenticate(
+        &self,
+        socket: &mut Box<dyn ClientStream>,
+    ) -> io::Result<Option<(BytesMut, Option<Sasl>)>> {
+        let mut input = BytesMut::new();
+        if !self.read(socket, &mut input, READ_SIZE).await? {
+            return Ok(None);
+        }
+        if input[0] == binary::REQUEST {
+            return self.authenticate_binary(socket, input).await;
+        }
+        let mut authentication = Authentication::default();
         loop {
             match authentication.step(self.users, &mut input) {
                 Step::Close => return Ok(None),
@@ -174,28 +202,97 @@ impl UnauthenticatedClient<'_> {
                     socket.flush().await?;
                     self.metrics.bytes_written(line.len());
                     if verdict == Verdict::Accepted {
-                        return Ok(Some(input));
+                        return Ok(Some((input, None)));
                     }
                 }
                 Step::Read => {
-                    input.reserve(READ_SIZE);
-                    match socket.read_buf(&mut input).await? {
-                        0 => return Ok(None),
-                        read => self.metrics.bytes_read(read),
+                    if !self.read(socket, &mut input, READ_SIZE).await? {
+                        return Ok(None);
                     }
                 }
             }
         }
     }
 
+    /// The same for a client of the binary protocol. `input`: what it has sent so far.
+    async fn authenticate_binary(
+        &self,
+        socket: &mut Box<dyn ClientStream>,
+        mut input: BytesMut,
+    ) -> io::Result<Option<(BytesMut, Option<Sasl>)>> {
+        let mut sasl = Sasl::new(Arc::clone(self.users));
+        // Only messages of SASL have a body here, and theirs have a limit of their own.
+        let limits = Limits { max_value: 0, access: sasl.access() };
+        let mut skip = 0;
+        loop {
+            let skipped = input.len().min(skip);
+            input.advance(skipped);
+            skip -= skipped;
+            if input.is_empty() {
+                if !self.read(socket, &mut input, READ_SIZE).await? {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let mut reply = BytesMut::new();
+            let (consumed, closes) = match parse(&input, &limits) {
+                Parsed::NoPacket => return Ok(None),
+                Parsed::Incomplete { at_least } => {
+                    if !self.read(socket, &mut input, at_least.max(READ_SIZE)).await? {
+                        return Ok(None);
+                    }
+                    continue;
+                }
+                Parsed::Request { request: Request { head, command: Command::Sasl(message) }, consumed } => {
+                    let answer = sasl.answer(&message);
+                    if let Some(verdict) = answer.verdict {
+                        self.count(verdict);
+                    }
+                    put_text(head, answer.status, answer.text, &mut reply);
+                    (consumed, false)
+                }
+                // Before the password, the parser accepts no other.
+                Parsed::Request { request: Request { head, .. }, consumed } => {
+                    put_text(head, Status::Success, binary::VERSION, &mut reply);
+                    (consumed, false)
+                }
+                Parsed::Refused(refused) => {
+                    if refused.status == Status::AuthError {
+                        self.count(Verdict::Missing);
+                    }
+                    put_error(refused.head, refused.status, &mut reply);
+                    skip = usize::try_from(refused.skip_data).unwrap_or(usize::MAX);
+                    (refused.consumed, refused.close)
+                }
+            };
+            input.advance(consumed);
+            socket.write_all(&reply).await?;
+            socket.flush().await?;
+            self.metrics.bytes_written(reply.len());
+            if closes {
+                return Ok(None);
+            }
+            if sasl.access() == Access::Authenticated {
+                return Ok(Some((input, Some(sasl))));
+            }
+        }
+    }
+
+    /// Reads at most about `room` bytes. Returns false if the client has disconnected.
+    async fn read(
+        &self,
+        socket: &mut Box<dyn ClientStream>,
+        input: &mut BytesMut,
+        room: usize,
+    ) -> io::Result<bool> {
+        input.reserve(room);
+        let read = socket.read_buf(input).await?;
+        self.metrics.bytes_read(read);
+        Ok(read > 0)
+    }
+
     fn count(&self, verdict: Verdict) {
-        let outcome = match verdict {
-            Verdict::Accepted => AuthOutcome::Accepted,
-            Verdict::Wrong => AuthOutcome::Wrong,
-            Verdict::Malformed => AuthOutcome::Malformed,
-            Verdict::Missing => AuthOutcome::Missing,
-        };
-        self.metrics.authentication(outcome);
+        self.metrics.authentication(verdict.outcome());
         if verdict == Verdict::Wrong {
             // The user is not logged: people type passwords in place of names.
             let from = log_name(self.from);

@@ -25,11 +25,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
+use crate::auth::Sasl;
 use crate::guard::leases::Owner;
 use crate::handshake::ClientStream;
 use crate::metrics::{LeaseEnd, Limit};
 use crate::protocol;
-use crate::protocol::binary::{self, Detected};
+use crate::protocol::binary::parse::Access;
 use crate::protocol::long_get::{LongGet, Part};
 use crate::protocol::parse::parse;
 use crate::protocol::request::{Parsed, Refused, Request};
@@ -41,6 +42,7 @@ use state::{MAX_OUTPUT, READ_SIZE, Session, State};
 use write_queue::WriteQueue;
 
 mod io;
+mod binary;
 mod calls;
 mod write_queue;
 mod state;
@@ -60,16 +62,25 @@ pub struct NewClient {
     pub owner: Owner,
     /// How the clients of its listener use their connections.
     pub listener: Arc<ListenerClients>,
+    /// The protocol that it has begun to speak. `None`: its first byte decides.
+    pub protocol: Option<ClientProtocol>,
+    /// What its authentication has left, if it speaks the binary protocol on a listener with passwords.
+    pub sasl: Option<Sasl>,
     /// The misses that another process knows of this connection.
     pub misses: Vec<MovedMiss>,
 }
 
 /// How a session ends.
 pub enum End {
-    /// The connection is closed. The client used this protocol.
-    Closed(ClientProtocol),
-    /// The connection is open, between two requests, and moves to another process with these misses.
-    Leaves(Vec<MovedMiss>),
+    /// The connection is closed.
+    Closed,
+    /// The connection is open, between two requests, and moves to another process.
+    Leaves {
+        /// The protocol that it has begun to speak.
+        protocol: Option<ClientProtocol>,
+        /// What it has missed.
+        misses: Vec<MovedMiss>,
+    },
 }
 
 /// The result of one step of the parser.
@@ -94,10 +105,14 @@ pub async fn serve<S: ClientStream>(
     queue_pool: &QueuePool<PendingCall>,
     drain: &CancellationToken,
 ) -> End {
-    let NewClient { owner, listener, misses } = client;
+    let NewClient { owner, listener, protocol, sasl, misses } = client;
     let client = Client::new(owner, PendingReplies::for_client(budget, owner.connection), listener);
     client.add_misses(&misses, &current.proxy());
     let mut session = Session::new(socket, client, current, Rc::clone(budget), queue_pool, drain);
+    if let Some(protocol) = protocol {
+        session.begin_protocol(protocol);
+    }
+    session.sasl = sasl;
     let mut drained = std::pin::pin!(drain.cancelled());
     poll_fn(|cx| session.poll(&mut drained, cx)).await;
     if session.state == State::Leaving {
@@ -105,7 +120,7 @@ pub async fn serve<S: ClientStream>(
         if session.client.has_missed() {
             current.proxy().disconnect(owner, LeaseEnd::Shutdown).await;
         }
-        return End::Leaves(moved);
+        return End::Leaves { protocol: session.protocol, misses: moved };
     }
     let closed_by_us = session.state == State::Finishing && !session.eof;
     // A request still in flight may win a lease, which must be released too.
@@ -120,7 +135,7 @@ pub async fn serve<S: ClientStream>(
     if closed_by_us && !drain.is_cancelled() {
         let _ = timeout(LINGER, session.discard_input()).await;
     }
-    End::Closed(session.protocol.unwrap_or(ClientProtocol::Text))
+    End::Closed
 }
 
 impl<S: ClientStream> Session<'_, S> {
@@ -179,7 +194,7 @@ impl<S: ClientStream> Session<'_, S> {
     }
 
     /// Whether the client moves to another process now: it is between two requests, nothing of it has been read or is to be written,
-    /// and what is known of it can move with it.
+    /// and what is known of it can move with it. Another process cannot go on with an authentication in progress.
     fn leaves(&self) -> bool {
         let leaving = self.current.leaving();
         leaving != Leaving::No
@@ -189,6 +204,8 @@ impl<S: ClientStream> Session<'_, S> {
             && self.input.is_empty()
             && self.skip_data == 0
             && self.long_get.is_none()
+            && (leaving == Leaving::Now || !self.in_sequence)
+            && self.sasl.as_ref().is_none_or(|sasl| sasl.access() == Access::Authenticated)
             && self.output.is_empty()
             && self.flushed
             && self.socket.is_plain()
@@ -250,9 +267,17 @@ impl<S> Session<'_, S> {
                 break;
             }
             let progress = match (self.protocol, self.long_get.is_some()) {
-                (None, _) => self.detect_protocol(),
+                (None, _) => {
+                    // As in memcached, the first byte decides.
+                    self.begin_protocol(match self.input[0] {
+                        protocol::binary::REQUEST => ClientProtocol::Binary,
+                        _ => ClientProtocol::Text,
+                    });
+                    Progress::Continue
+                }
                 (_, true) => self.begin_part(),
                 _ if !self.is_current() => Progress::Blocked,
+                (Some(ClientProtocol::Binary), _) => self.begin_binary(),
                 _ => self.begin_request(),
             };
             match progress {
@@ -274,23 +299,11 @@ impl<S> Session<'_, S> {
         begun
     }
 
-    /// Detects the protocol by the first bytes of the connection, and refuses the binary one.
-    fn detect_protocol(&mut self) -> Progress {
-        match binary::detect(&self.input) {
-            Detected::Text => {
-                self.protocol = Some(ClientProtocol::Text);
-                Progress::Continue
-            }
-            Detected::Incomplete(at_least) => Progress::Incomplete { at_least },
-            Detected::Binary(reply) => {
-                self.protocol = Some(ClientProtocol::Binary);
-                self.proxy.metrics().client_binary();
-                self.output.tail.extend_from_slice(&reply);
-                self.input.clear();
-                self.state = State::Finishing;
-                Progress::Continue
-            }
+    fn begin_protocol(&mut self, protocol: ClientProtocol) {
+        if protocol == ClientProtocol::Binary {
+            self.proxy.metrics().client_binary();
         }
+        self.protocol = Some(protocol);
     }
 
     /// Begins the request at the front of the input.

@@ -45,7 +45,7 @@ impl Adopter {
     /// # Errors
     /// It is not a socket.
     pub(super) fn adopt(&self, client: MovedClient, socket: OwnedFd) -> io::Result<()> {
-        let MovedClient { listener, misses } = client;
+        let MovedClient { listener, protocol, misses } = client;
         let socket = match listener {
             ListenerName::Unix(_) => {
                 let socket = UnixStream::from(socket);
@@ -60,7 +60,7 @@ impl Adopter {
         };
         let number = self.numbers.lock().unwrap_or_else(PoisonError::into_inner).get(&listener).copied();
         if let Some(listener) = number {
-            self.serve(MovingClient { listener, socket, misses });
+            self.serve(MovingClient { listener, socket, protocol, misses });
         }
         Ok(())
     }

@@ -211,7 +211,7 @@ impl Deliveries {
     ) -> Result<(), (Vec<MovingClient>, io::Error)> {
         let moved = |client: &MovingClient| {
             let listener = app.adopter.name(client.listener)?;
-            Some(MovedClient { listener, misses: client.misses.clone() })
+            Some(MovedClient { listener, protocol: client.protocol, misses: client.misses.clone() })
         };
         // The connection of a client whose listener is gone is closed.
         let clients: Vec<_> = clients.into_iter().filter(|client| moved(client).is_some()).collect();

@@ -265,16 +265,22 @@ impl LockRecord {
 /// own key.
 pub fn lock_key(key: &[u8]) -> SmallVec<[u8; 64]> {
     const PREFIX: &[u8] = b"@lock:";
-    let mut lock = SmallVec::from_slice(PREFIX);
     if key.len() <= 250 - PREFIX.len() && !key.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r' | b' ')) {
+        let mut lock = SmallVec::from_slice(PREFIX);
         lock.extend_from_slice(key);
+        lock
     } else {
-        lock.push(b'#');
-        for byte in Md5::digest(key) {
-            lock.extend([byte >> 4, byte & 15].map(|nibble| b"0123456789abcdef"[usize::from(nibble)]));
-        }
+        digest_key(b"@lock:#", key)
     }
-    lock
+}
+
+/// This prefix and the MD5 of the key in hexadecimal.
+pub fn digest_key(prefix: &[u8], key: &[u8]) -> SmallVec<[u8; 64]> {
+    let mut digest = SmallVec::from_slice(prefix);
+    for byte in Md5::digest(key) {
+        digest.extend([byte >> 4, byte & 15].map(|nibble| b"0123456789abcdef"[usize::from(nibble)]));
+    }
+    digest
 }
 
 // The stored form. Every number has the width given here, little-endian, without padding.

@@ -61,7 +61,9 @@ impl Listener {
         socket: DuplexStream,
     ) -> Option<Box<dyn ClientStream>> {
         let handshake = Handshake::new(requirements).unwrap().expect("it requires something");
-        handshake.accept(socket, None, &self.limits, &self.metrics.worker(0), &self.stop).await
+        let metrics = self.metrics.worker(0);
+        let accepted = handshake.accept(socket, None, &self.limits, &metrics, &self.stop).await;
+        accepted.map(|accepted| accepted.stream)
     }
 
     fn counted(&self, series: &str) -> bool {

@@ -135,7 +135,7 @@ table! {
     TLS_HANDSHAKES = Counter "kennel_tls_handshakes_total" ["outcome"]
         "TLS handshakes with clients that ended, by outcome.";
     CLIENTS_BINARY = Counter "kennel_client_connections_binary_total" []
-        "Clients refused because they used the binary protocol.";
+        "Clients that have begun with the binary protocol.";
     SET_PAIRS = Counter "kennel_set_pairs_total" ["miss"]
         "Sets at listeners with clients = \"auto\", by which connection received the miss that they may end.";
     CLIENTS_RECEIVED = Counter "kennel_client_connections_received_total" []

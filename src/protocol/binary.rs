@@ -1,71 +1,185 @@
-//! Detects clients of memcached's binary protocol, which Kennel does not support, and refuses them in that protocol.
+//! memcached's binary protocol: packets in, packets out.
 //!
-//! As in memcached, the first byte of a connection decides.
+//! ```text
+//!  request  0x80 opcode key-length extras-length data-type vbucket body-length opaque cas │ extras key value
+//!  reply    0x81 opcode key-length extras-length data-type status  body-length opaque cas │ extras key value
+//!  bytes    1    1      2          1             1         2       4           4      8
+//! ```
+//!
+//! All numbers are big-endian. The body length counts the extras, the key and the value. As in memcached, the first byte of a
+//! connection decides its protocol.
+//!
+//! The rules are the observed behaviour of memcached 1.6.45. `parse` finds and checks a request, `reply` writes replies.
+
+pub mod parse;
+pub mod reply;
 
 /// The first byte of a binary request. No text command begins with it.
-const REQUEST: u8 = 0x80;
+pub const REQUEST: u8 = 0x80;
 /// The first byte of a binary reply.
 const REPLY: u8 = 0x81;
+/// The version that Kennel reports, from which clients derive the server's features.
+pub const VERSION: &[u8] = b"1.6.45";
 /// The length of a request or reply header in bytes.
-const HEADER: usize = 24;
-/// The status "Unknown command". Every client library gives up on it, and none retries on another server.
-const UNKNOWN_COMMAND: u16 = 0x0081;
-/// The text of the reply, which some libraries show.
-const TEXT: &[u8] = b"kennel speaks the text protocol: turn the binary protocol off in this client";
+pub const HEADER: usize = 24;
 
-/// The protocol of a connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Detected {
-    /// The text protocol.
-    Text,
-    /// The binary protocol, but this number of bytes of the first header is missing.
-    Incomplete(usize),
-    /// The binary protocol: this reply must be sent before the connection is closed.
-    Binary(Vec<u8>),
+/// What a reply repeats of its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// The opcode as sent.
+    pub opcode: Opcode,
+    /// The client's bytes, which the reply has unchanged.
+    pub opaque: [u8; 4],
 }
 
-/// Detects the protocol from the first bytes of a connection, of which there must be at least one.
-pub fn detect(first: &[u8]) -> Detected {
-    match first {
-        [REQUEST, ..] => {}
-        _ => return Detected::Text,
-    }
-    let Some(header) = first.get(..HEADER) else { return Detected::Incomplete(HEADER - first.len()) };
-    let mut reply = Vec::with_capacity(HEADER + TEXT.len());
-    reply.extend_from_slice(&[REPLY, header[1]]);
-    // No key, no extras, data type 0.
-    reply.extend_from_slice(&[0, 0, 0, 0]);
-    reply.extend_from_slice(&UNKNOWN_COMMAND.to_be_bytes());
-    reply.extend_from_slice(&(TEXT.len() as u32).to_be_bytes());
-    // The request's opaque; no CAS.
-    reply.extend_from_slice(&header[12..16]);
-    reply.extend_from_slice(&[0; 8]);
-    reply.extend_from_slice(TEXT);
-    Detected::Binary(reply)
+/// The command of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opcode(pub u8);
+
+/// What an [`Opcode`] does, whether or not it is quiet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// `get`; the reply includes the key if `with_key`.
+    Get {
+        /// Whether the reply includes the key.
+        with_key: bool,
+    },
+    /// `gat`.
+    GetAndTouch {
+        /// Whether the reply includes the key.
+        with_key: bool,
+    },
+    /// `touch`.
+    Touch,
+    /// `set`.
+    Set,
+    /// `add`.
+    Add,
+    /// `replace`.
+    Replace,
+    /// `append`.
+    Append,
+    /// `prepend`.
+    Prepend,
+    /// `delete`.
+    Delete,
+    /// `increment`.
+    Increment,
+    /// `decrement`.
+    Decrement,
+    /// `quit`.
+    Quit,
+    /// `flush`.
+    Flush,
+    /// `noop`.
+    Noop,
+    /// `version`.
+    Version,
+    /// `stat`.
+    Stat,
+    /// The list of SASL mechanisms.
+    SaslList,
+    /// The start of a SASL authentication.
+    SaslAuth,
+    /// Its continuation.
+    SaslStep,
+    /// memcached does not know it either. This includes `verbosity`.
+    Unknown,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_binary_request_is_refused_with_its_own_opcode_and_opaque() {
-        let mut request = [0u8; 24];
-        (request[0], request[1]) = (0x80, 0x0b);
-        request[12..16].copy_from_slice(b"opaq");
-        let Detected::Binary(reply) = detect(&request) else { panic!("not refused") };
-        assert_eq!(reply[..8], [0x81, 0x0b, 0, 0, 0, 0, 0, 0x81]);
-        assert_eq!(reply[8..12], (reply.len() as u32 - 24).to_be_bytes());
-        assert_eq!((&reply[12..16], &reply[16..24]), (&b"opaq"[..], &[0; 8][..]));
-        assert!(reply[24..].starts_with(b"kennel speaks the text protocol"));
-        assert_eq!(detect(&request[..23]), Detected::Incomplete(1));
-        assert_eq!(detect(b"\x80"), Detected::Incomplete(23));
+impl Opcode {
+    /// What it does.
+    pub fn operation(self) -> Operation {
+        match self.0 {
+            0x00 | 0x09 => Operation::Get { with_key: false },
+            0x0c | 0x0d => Operation::Get { with_key: true },
+            0x1d | 0x1e => Operation::GetAndTouch { with_key: false },
+            0x23 | 0x24 => Operation::GetAndTouch { with_key: true },
+            0x1c => Operation::Touch,
+            0x01 | 0x11 => Operation::Set,
+            0x02 | 0x12 => Operation::Add,
+            0x03 | 0x13 => Operation::Replace,
+            0x0e | 0x19 => Operation::Append,
+            0x0f | 0x1a => Operation::Prepend,
+            0x04 | 0x14 => Operation::Delete,
+            0x05 | 0x15 => Operation::Increment,
+            0x06 | 0x16 => Operation::Decrement,
+            0x07 | 0x17 => Operation::Quit,
+            0x08 | 0x18 => Operation::Flush,
+            0x0a => Operation::Noop,
+            0x0b => Operation::Version,
+            0x10 => Operation::Stat,
+            0x20 => Operation::SaslList,
+            0x21 => Operation::SaslAuth,
+            0x22 => Operation::SaslStep,
+            _ => Operation::Unknown,
+        }
     }
 
-    #[test]
-    fn any_other_first_byte_is_the_text_protocol() {
-        for text in [&b"g"[..], b"get k\r\n", b"\x81", b"\0", b" \x80"] {
-            assert_eq!(detect(text), Detected::Text);
+    /// Whether it is a quiet form: a read does not reply to a miss, any other command not to a success.
+    pub fn is_quiet(self) -> bool {
+        matches!(self.0, 0x09 | 0x0d | 0x1e | 0x24 | 0x11..=0x19 | 0x1a)
+    }
+}
+
+/// The status of a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// Done.
+    Success,
+    /// There is no such item.
+    NotFound,
+    /// There is an item, or it has another CAS.
+    Exists,
+    /// The value is larger than the server accepts.
+    TooLarge,
+    /// The request is malformed.
+    Invalid,
+    /// The condition of the command did not hold.
+    NotStored,
+    /// The value of an increment or decrement is not a number.
+    NotANumber,
+    /// The password is wrong, or the client has sent none; or `flush` is disabled.
+    AuthError,
+    /// The authentication requires another step.
+    AuthContinue,
+    /// memcached does not know the opcode.
+    UnknownCommand,
+    /// What a text client receives as `SERVER_ERROR`, as in memcached.
+    ServerError,
+}
+
+impl Status {
+    /// The number in the header.
+    pub fn number(self) -> u16 {
+        match self {
+            Status::Success => 0x00,
+            Status::NotFound => 0x01,
+            Status::Exists => 0x02,
+            Status::TooLarge => 0x03,
+            Status::Invalid => 0x04,
+            Status::NotStored => 0x05,
+            Status::NotANumber => 0x06,
+            Status::AuthError => 0x20,
+            Status::AuthContinue => 0x21,
+            Status::UnknownCommand => 0x81,
+            Status::ServerError => 0x82,
+        }
+    }
+
+    /// memcached's text for it.
+    pub fn text(self) -> &'static [u8] {
+        match self {
+            Status::Success | Status::AuthContinue => b"",
+            Status::NotFound => b"Not found",
+            Status::Exists => b"Data exists for key.",
+            Status::TooLarge => b"Too large.",
+            Status::Invalid => b"Invalid arguments",
+            Status::NotStored => b"Not stored.",
+            Status::NotANumber => b"Non-numeric server-side value for incr or decr",
+            Status::AuthError => b"Auth failure.",
+            Status::UnknownCommand => b"Unknown command",
+            Status::ServerError => b"Out of memory",
         }
     }
 }

@@ -1,7 +1,6 @@
-//! The memcached text protocol as bytes: which request a client sends, and where a server's reply ends. No async, no sockets,
-//! no clock.
+//! memcached's protocols as bytes: which request a client sends, and where a server's reply ends. No async, no sockets, no clock.
 //!
-//! - `binary` detects the protocol of a new connection, and refuses the binary one.
+//! - `binary` is the binary protocol, which only clients use. The rest is the text protocol.
 //! - `parse` turns the front of a read buffer into a `request`; it uses `line` (line ends, words, data blocks, refusals),
 //!   `number`, and `meta` for the meta commands.
 //! - `long_get` reads a `get` of many keys in parts.

@@ -201,6 +201,11 @@ impl Proxy {
         self.connections().any(|connection| connection.is_congested(replies))
     }
 
+    /// Whether the first attempt to connect to a server is in progress, so that meta commands may be sent later than others.
+    pub fn is_connecting(&self) -> bool {
+        self.connections().any(|connection| connection.is_connecting())
+    }
+
     /// Whether this client connection holds a lease, so that others may be waiting for its value.
     pub fn rebuilds(&self, connection: u64) -> bool {
         self.leases.all().any(|leases| leases.rebuilds(connection))

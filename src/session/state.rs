@@ -7,6 +7,7 @@ use bytes::BytesMut;
 use tokio_util::sync::CancellationToken;
 
 use super::write_queue::WriteQueue;
+use crate::auth::Sasl;
 use crate::protocol::long_get::LongGet;
 use crate::protocol::request::Limits;
 use crate::proxy::{Call, Client, Current, LongGetState, Proxy};
@@ -27,12 +28,12 @@ pub(super) const READ_SIZE: usize = 8 * 1024;
 /// memcached's default `-I`: the largest value in bytes until a server reports a larger limit.
 const MAX_VALUE: usize = 1024 * 1024;
 
-/// The protocol that a client used.
+/// The protocol that a client speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientProtocol {
-    /// The text protocol, or the client sent nothing.
+    /// The text protocol, with its meta commands.
     Text,
-    /// The binary protocol, which was refused.
+    /// The binary protocol.
     Binary,
 }
 
@@ -105,6 +106,12 @@ pub(super) struct Session<'a, S> {
     pub(super) flushed: bool,
     /// `None` until the first byte.
     pub(super) protocol: Option<ClientProtocol>,
+    /// `Some` if the client speaks the binary protocol on a listener with passwords.
+    pub(super) sasl: Option<Sasl>,
+    /// The configuration whose connections to the servers have all been tried, so that commands reach them in the order sent.
+    pub(super) connected: Option<u64>,
+    /// The last request was a quiet get of a binary client, which more of them or a `noop` may follow.
+    pub(super) in_sequence: bool,
     pub(super) state: State,
 }
 
@@ -145,6 +152,9 @@ impl<'a, S> Session<'a, S> {
             output: WriteQueue::default(),
             flushed: true,
             protocol: None,
+            sasl: None,
+            connected: None,
+            in_sequence: false,
             state: State::Open,
         }
     }

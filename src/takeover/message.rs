@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use crate::listener::ListenerName;
 use crate::proxy::{MAX_MOVED_MISSES, MovedMiss};
+use crate::session::ClientProtocol;
 
 /// The version of the protocol.
 pub const PROTOCOL: u32 = 1;
@@ -58,6 +59,8 @@ pub enum Message {
 pub struct MovedClient {
     /// Its listener.
     pub listener: ListenerName,
+    /// The protocol that it has begun to speak.
+    pub protocol: Option<ClientProtocol>,
     /// What it has missed.
     pub misses: Vec<MovedMiss>,
 }
@@ -109,7 +112,7 @@ impl Message {
             Message::Clients(clients) => {
                 let of_client = |client: &MovedClient| {
                     let (kind, address) = name_fields(&client.listener);
-                    [kind, address, misses_field(&client.misses)]
+                    [kind, address, protocol_name(client.protocol).to_owned(), misses_field(&client.misses)]
                 };
                 add("clients", clients.iter().flat_map(of_client).collect());
             }
@@ -129,9 +132,9 @@ impl Message {
         if next()? != MAGIC {
             return Err(Malformed::Message);
         }
-        let protocol = next()?.parse().map_err(|_| Malformed::Message)?;
-        if protocol != PROTOCOL {
-            return Err(Malformed::Protocol(protocol));
+        let version = next()?.parse().map_err(|_| Malformed::Message)?;
+        if version != PROTOCOL {
+            return Err(Malformed::Protocol(version));
         }
         let name = next()?;
         let rest: Vec<_> = fields.collect();
@@ -148,12 +151,16 @@ impl Message {
             ("ready", []) => Message::Ready,
             ("committed", []) => Message::Committed,
             ("serving", []) => Message::Serving,
-            ("clients", rest) if rest.len().is_multiple_of(3) && rest.len() <= 3 * MAX_CLIENTS => {
+            ("clients", rest) if rest.len().is_multiple_of(4) && rest.len() <= 4 * MAX_CLIENTS => {
                 let client = |fields: &[&str]| {
                     let listener = listener_name(fields[0], fields[1])?;
-                    Ok(MovedClient { listener, misses: misses(fields[2])? })
+                    Ok(MovedClient {
+                        listener,
+                        protocol: protocol_of(fields[2])?,
+                        misses: misses(fields[3])?,
+                    })
                 };
-                Message::Clients(rest.chunks(3).map(client).collect::<Result<_, _>>()?)
+                Message::Clients(rest.chunks(4).map(client).collect::<Result<_, _>>()?)
             }
             ("taken", []) => Message::Taken,
             _ => return Err(Malformed::Message),
@@ -179,6 +186,19 @@ fn listener_name(kind: &str, address: &str) -> Result<ListenerName, Malformed> {
         "admin" => Ok(ListenerName::Admin(address.to_owned())),
         _ => Err(Malformed::Message),
     }
+}
+
+fn protocol_name(protocol: Option<ClientProtocol>) -> &'static str {
+    match protocol {
+        None => "any",
+        Some(ClientProtocol::Text) => "text",
+        Some(ClientProtocol::Binary) => "binary",
+    }
+}
+
+fn protocol_of(name: &str) -> Result<Option<ClientProtocol>, Malformed> {
+    let all = [None, Some(ClientProtocol::Text), Some(ClientProtocol::Binary)];
+    all.into_iter().find(|protocol| protocol_name(*protocol) == name).ok_or(Malformed::Message)
 }
 
 fn misses_field(misses: &[MovedMiss]) -> String {
@@ -214,6 +234,7 @@ mod tests {
         let miss = |key| MovedMiss { key, seconds: 600, refused: key == 7 };
         let full = MovedClient {
             listener: unix.clone(),
+            protocol: Some(ClientProtocol::Binary),
             misses: (0..MAX_MOVED_MISSES as u64).map(|key| miss(u64::MAX - key)).collect(),
         };
         vec![
@@ -232,7 +253,11 @@ mod tests {
             Message::Committed,
             Message::Serving,
             Message::Clients(vec![]),
-            Message::Clients(vec![MovedClient { listener: tcp, misses: vec![miss(7)] }, full.clone()]),
+            Message::Clients(vec![
+                MovedClient { listener: tcp.clone(), protocol: None, misses: vec![miss(7)] },
+                MovedClient { listener: tcp, protocol: Some(ClientProtocol::Text), misses: vec![] },
+                full.clone(),
+            ]),
             Message::Clients(vec![full; MAX_CLIENTS]),
             Message::Taken,
         ]
@@ -261,7 +286,7 @@ mod tests {
         assert_eq!(Message::decode(b"get k\r\n"), Err(Malformed::Message));
         assert_eq!(Message::decode(b"\xff"), Err(Malformed::Message));
         let mut many = Message::Clients(vec![]).encode();
-        many.extend(b"\0tcp\0a:1\0".repeat(MAX_CLIENTS + 1));
+        many.extend(b"\0tcp\0a:1\0text\0".repeat(MAX_CLIENTS + 1));
         assert_eq!(Message::decode(&many), Err(Malformed::Message));
     }
 

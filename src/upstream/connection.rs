@@ -388,6 +388,11 @@ impl Connection {
         }
     }
 
+    /// Whether the first attempt to connect is in progress. The guard's commands wait for its end, but not those of clients.
+    pub fn is_connecting(&self) -> bool {
+        self.state.borrow().phase == Phase::Connecting
+    }
+
     /// Whether too many bytes are queued for a large request. If so, the client is woken once they are fewer.
     pub fn is_congested(&self, replies: &Rc<PendingReplies>) -> bool {
         let mut state = self.state.borrow_mut();

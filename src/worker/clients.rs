@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::connection_limit::ConnectionLimit;
-use crate::handshake::{ClientStream, HandshakeLimits, PlainSocket, RateLimitedLog, log_name};
+use crate::handshake::{Accepted, ClientStream, HandshakeLimits, PlainSocket, RateLimitedLog};
 use crate::listener::{ListenSocket, ListenerInfo, WorkerListener};
 use crate::proxy::{Current, Leaving, MovedMiss};
 use crate::session::{self, ClientProtocol, End, NewClient, PendingCall};
@@ -28,12 +28,6 @@ use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
 const LEAVE_INTERVAL: Duration = Duration::from_millis(100);
 /// The pause after the system could not accept a connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
-/// How to select the text protocol in client libraries.
-const USE_TEXT: &str = "php-memcached: Memcached::OPT_BINARY_PROTOCOL => false, for sessions \
-    memcached.sess_binary_protocol = 0; Symfony: binary_protocol=false; libmemcached: MEMCACHED_BEHAVIOR_BINARY_PROTOCOL \
-    off, in a configuration string no --BINARY-PROTOCOL; pylibmc: binary=False; spymemcached: \
-    ConnectionFactoryBuilder.setProtocol(Protocol.TEXT); Enyim: Protocol = Text; Dalli before 5: protocol: :meta; memjs \
-    has no such option: use the package memcached";
 /// The most clients of one worker that are being sent [`TOO_MANY`]. No further client is accepted meanwhile.
 pub(crate) const MAX_REFUSING: usize = 8;
 /// memcached's reply to a client beyond `-c`.
@@ -46,6 +40,8 @@ pub struct MovingClient {
     pub listener: u32,
     /// Its connection.
     pub socket: PlainSocket,
+    /// The protocol that it has begun to speak. One that speaks the binary protocol where passwords are required is authenticated.
+    pub protocol: Option<ClientProtocol>,
     /// What it has missed.
     pub misses: Vec<MovedMiss>,
 }
@@ -194,43 +190,47 @@ impl ClientAcceptor {
         };
         proxy.metrics().client_connected();
         let permit = ConnectionPermit(Rc::clone(self));
-        let client =
-            NewClient { owner: clients.owner(number, process), listener: clients, misses: Vec::new() };
+        let owner = clients.owner(number, process);
+        let client = NewClient { owner, listener: clients, protocol: None, sasl: None, misses: Vec::new() };
         let stop = listener.stop.clone();
         self.clients.spawn_local(async move {
             let ConnectionPermit(acceptor) = &permit;
             let Some(handshake) = handshake else {
-                return acceptor.serve(socket, client, from, &stop).await;
+                return acceptor.serve(socket, client, &stop).await;
             };
             let metrics = acceptor.current.proxy().shared_metrics();
             let limits = &acceptor.handshake_limits;
-            if let Some(socket) = handshake.accept(socket, from, limits, &metrics, &stop).await {
-                acceptor.serve(socket, client, from, &stop).await;
+            let accepted = handshake.accept(socket, from, limits, &metrics, &stop).await;
+            if let Some(Accepted { stream, sasl }) = accepted {
+                let protocol = sasl.is_some().then_some(ClientProtocol::Binary);
+                acceptor.serve(stream, NewClient { protocol, sasl, ..client }, &stop).await;
             }
         });
     }
 
     /// Serves a client that another process has accepted and authenticated. Closes its connection if its listener is gone.
     pub(super) fn adopt(self: &Rc<Self>, client: MovingClient, accepting: &HashMap<u32, Rc<Accepting>>) {
-        let MovingClient { listener, socket, misses } = client;
+        let MovingClient { listener, socket, protocol, misses } = client;
         let Some(listener) = accepting.get(&listener) else { return self.limit.close() };
         let metrics = self.current.proxy().shared_metrics();
         metrics.client_received();
         let permit = ConnectionPermit(Rc::clone(self));
-        let clients = Arc::clone(&listener.info.borrow().clients);
+        let ListenerInfo { handshake, clients } = listener.info.borrow().clone();
+        let sasl = handshake.filter(|_| protocol == Some(ClientProtocol::Binary));
+        let sasl = sasl.and_then(|handshake| handshake.adopted_sasl());
         let (number, stop) = (self.limit.number_adopted(), listener.stop.clone());
         match socket {
             PlainSocket::Tcp(socket) => {
                 let Ok(socket) = TcpStream::from_std(socket) else { return };
-                let (owner, from) = (clients.owner(number, None), socket.peer_addr().ok());
-                let client = NewClient { owner, listener: clients, misses };
-                self.clients.spawn_local(async move { permit.0.serve(socket, client, from, &stop).await });
+                let owner = clients.owner(number, None);
+                let client = NewClient { owner, listener: clients, protocol, sasl, misses };
+                self.clients.spawn_local(async move { permit.0.serve(socket, client, &stop).await });
             }
             PlainSocket::Unix(socket) => {
                 let Ok(socket) = UnixStream::from_std(socket) else { return };
                 let owner = clients.owner(number, process_of(&socket));
-                let client = NewClient { owner, listener: clients, misses };
-                self.clients.spawn_local(async move { permit.0.serve(socket, client, None, &stop).await });
+                let client = NewClient { owner, listener: clients, protocol, sasl, misses };
+                self.clients.spawn_local(async move { permit.0.serve(socket, client, &stop).await });
             }
         }
     }
@@ -259,36 +259,15 @@ impl ClientAcceptor {
     }
 
     /// Runs the session of an authenticated client.
-    async fn serve<S: ClientStream>(
-        &self,
-        mut socket: S,
-        client: NewClient,
-        from: Option<SocketAddr>,
-        stop: &CancellationToken,
-    ) {
+    async fn serve<S: ClientStream>(&self, mut socket: S, client: NewClient, stop: &CancellationToken) {
         let ClientAcceptor { current, budget, queue_pool, .. } = self;
         let listener = client.listener.number();
         let ended = session::serve(&mut socket, client, current, budget, queue_pool, stop).await;
-        let protocol = match ended {
-            End::Closed(protocol) => protocol,
-            End::Leaves(misses) => return self.send_away(listener, Box::new(socket), misses),
-        };
-        let from = from.map(|from| from.ip());
-        if protocol == ClientProtocol::Binary && self.limit.log_once(from) {
-            warn!(
-                client = log_name(from),
-                how = USE_TEXT,
-                "refused a client that uses the binary protocol: configure its library to use the text protocol"
-            );
-        }
-    }
-
-    /// Sends a client to another process.
-    fn send_away<S: ClientStream>(&self, listener: u32, socket: Box<S>, misses: Vec<MovedMiss>) {
-        match (socket.into_plain(), &*self.moving.borrow()) {
+        let End::Leaves { protocol, misses } = ended else { return };
+        match (Box::new(socket).into_plain(), &*self.moving.borrow()) {
             (Some(Ok(socket)), Some(moving)) => {
                 // The receiver exists for as long as the process runs.
-                let _ = moving.send(MovingClient { listener, socket, misses });
+                let _ = moving.send(MovingClient { listener, socket, protocol, misses });
             }
             (Some(Err(error)), _) => warn!(%error, "a client cannot move to the new process"),
             (None, _) | (_, None) => {}

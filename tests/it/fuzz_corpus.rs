@@ -7,7 +7,7 @@ mod properties;
 use std::path::{Path, PathBuf};
 use std::{fs, panic};
 
-use properties::{envelope, replies, requests};
+use properties::{envelope, packets, replies, requests};
 
 /// Replays all inputs of a target and lists those for which its property does not hold. There must be inputs: without them
 /// nothing would be tested.
@@ -33,6 +33,11 @@ fn replay(target: &str, check: fn(&[u8])) {
 #[test]
 fn any_request_parses_the_same_however_it_is_cut_and_spelled() {
     replay("requests", requests::check);
+}
+
+#[test]
+fn any_packet_parses_the_same_however_it_is_cut_and_written() {
+    replay("packets", packets::check);
 }
 
 #[test]

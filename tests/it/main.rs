@@ -10,6 +10,7 @@ mod admin;
 mod administration;
 mod attack;
 mod between;
+mod binary;
 mod certificates;
 mod change;
 mod chaos;

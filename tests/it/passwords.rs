@@ -75,7 +75,6 @@ fn scripts() -> Vec<Script> {
         s("an empty line", &[b"\r\n", b" \r\n"]),
         s("bare line ends", &[b"get a\n", b" \n"]),
         s("HTTP", &[b"GET / HTTP/1.1\r\n"]),
-        s("the binary protocol's first byte", &[b"\x80\x0b\x00\x00\r\n"]),
         s("set with too few words", &[b"set\r\n", b"set a 0 0\r\n"]),
         s("other words for set", &[b"SET a 0 0 9\r\n", b"add a 0 0 9\r\n", b"sets a 0 0 9\r\n"]),
         s("spaces around everything", &[b"  set  a  0 0   11 \r\n user  pass\r\n"]),

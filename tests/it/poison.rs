@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::client::{Client, show};
 use crate::world::{Kennel, addresses, guarded, memcacheds, raw, sidecar_toml, within};
 
-const ROUNDS: usize = 200;
+pub(crate) const ROUNDS: usize = 200;
 /// The number of mutations, and how many share one seed.
 const MUTANTS: u64 = 60;
 
@@ -108,7 +108,6 @@ fn poisons(prefix: &str) -> Vec<Poison> {
     }
     let bad_format = "CLIENT_ERROR bad command line format\r\n";
     let bad_exptime = "CLIENT_ERROR invalid exptime argument\r\n";
-    let binary = "kennel speaks the text protocol: turn the binary protocol off in this client";
     for (name, text, last_line) in [
         (
             "a request of HTTP",
@@ -124,8 +123,6 @@ fn poisons(prefix: &str) -> Vec<Poison> {
             bad_format,
         ),
         ("a long gat without a number", format!("gat {}\r\n", "@ ".repeat(10_000)), bad_exptime),
-        ("a binary get", format!("\u{0}{}@", "\u{0}".repeat(23)), binary),
-        ("a binary header that lies", format!("\u{0}\u{1}{}", "\u{7f}".repeat(3000)), binary),
         ("quit with something behind it", "quit\r\nget @\r\n".to_owned(), ""),
     ] {
         add(Closed, name, text, last_line);
@@ -143,14 +140,11 @@ fn poisons(prefix: &str) -> Vec<Poison> {
     ] {
         add(CutOff, name, text.to_owned(), "");
     }
-    for poison in all.iter_mut().filter(|poison| poison.name.starts_with("a binary")) {
-        poison.bytes[0] = 0x80;
-    }
     all
 }
 
 /// Sends everything, then shuts down sending, and returns what was received until the connection was closed.
-fn attack(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn attack(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).expect("connect");
     stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out above zero");
     let mut reader = stream.try_clone().expect("a socket can be cloned");
@@ -168,7 +162,7 @@ fn attack(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Sends it and closes, without and with a reset.
-fn cut_off(address: SocketAddr, bytes: &[u8], resets: bool) {
+pub(crate) fn cut_off(address: SocketAddr, bytes: &[u8], resets: bool) {
     let mut client = Client::tcp(address);
     client.send(bytes);
     if resets {
@@ -200,7 +194,7 @@ fn other_client(prefix: &str, round: usize, meta: bool) -> (String, String) {
 
 /// Runs `attacks` next to two clients of the only worker, which shares its only connection to the only server. Between two
 /// attacks, each client is checked from the beginning.
-fn beside_other_clients(attacks: impl FnOnce(&Kennel, &dyn Fn(&str))) {
+pub(crate) fn beside_other_clients(attacks: impl FnOnce(&Kennel, &dyn Fn(&str))) {
     let servers = memcacheds(1);
     let rules = [guarded("hot", "hot:*", "cold_wait = \"0ms\"\nlock_ttl = \"1s\""), raw("raw", "*")];
     let toml = sidecar_toml(&addresses(&servers), &rules).replace("workers = 2", "workers = 1");

@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
+use crate::binary::packet::{
+    AUTH_ERROR, BinaryClient, GETKQ, NOOP, Packet, SASL_AUTH, SASL_LIST, SUCCESS, UNKNOWN_COMMAND,
+};
 use crate::client::Client;
 use crate::world::{
     Kennel, Memcached, addresses, eventually, free_address, guarded, memcacheds, raw, sidecar_toml, temp_dir,
@@ -183,6 +186,46 @@ fn who_is_authenticated_stays_so_and_an_upgrade_has_a_bound_for_those_that_canno
     let mut late = new.client();
     late.send(b"get k\r\n");
     assert!(late.line().starts_with("CLIENT_ERROR unauthenticated"));
+}
+
+#[test]
+fn a_client_moves_with_its_protocol_and_a_binary_one_with_its_authentication_and_not_within_one() {
+    let (sockets, servers) = (Sockets::new(), memcacheds(1));
+    let users = sockets.0.join("users");
+    std::fs::write(&users, "ann:secret\n").expect("write the users");
+    let entry = format!("tcp = [{{ address = \"127.0.0.1:0\", auth_file = {users:?} }}]");
+    let toml = sockets.toml(&servers, &[raw("raw", "*")]).replacen("tcp = [\"127.0.0.1:0\"]", &entry, 1);
+    let password = || Packet::new(SASL_AUTH, "PLAIN").with_value("\0ann\0secret");
+    let list = || Packet::new(SASL_LIST, "");
+    let old = Kennel::start(&toml);
+    let (mut known, mut asks) = (BinaryClient::new(old.address()), BinaryClient::new(old.address()));
+    let (mut open, mut reads) =
+        (BinaryClient(Client::unix(&sockets.unix())), BinaryClient(Client::unix(&sockets.unix())));
+    let mut text = Client::unix(&sockets.unix());
+    assert_eq!((known.ask(password()).status, asks.ask(password()).status), (SUCCESS, SUCCESS));
+    assert_eq!((known.set("k", "v"), open.set("k", "v")), (SUCCESS, SUCCESS));
+    text.store("k", b"v", 0);
+    // Whoever asks for the mechanisms is no longer authenticated.
+    assert_eq!(asks.ask(list()).status, SUCCESS);
+    reads.send(&[Packet::new(GETKQ, "k")]);
+    assert_eq!(reads.receive().text(), "v");
+    let new = Kennel::take_over(&toml);
+    eventually("three clients have moved", || received(&new) == 3.0);
+    assert_eq!((known.get("k").as_deref(), open.get("k").as_deref()), (Some("v"), Some("v")));
+    assert_eq!((known.ask(list()).status, open.ask(list()).status), (SUCCESS, UNKNOWN_COMMAND));
+    assert_eq!(
+        known.ask(Packet::new(NOOP, "")).status,
+        AUTH_ERROR,
+        "as with any that has asked for the list"
+    );
+    text.send(b"\x80\r\n");
+    assert_eq!(text.line(), "ERROR");
+    assert_eq!(reads.ask(Packet::new(NOOP, "")).status, SUCCESS);
+    eventually("the one that has ended its gets moves", || received(&new) == 4.0);
+    assert_eq!(asks.ask(password()).status, SUCCESS);
+    ends_well(old);
+    assert_eq!(received(&new), 5.0);
+    assert_eq!((asks.get("k").as_deref(), reads.get("k").as_deref()), (Some("v"), Some("v")));
 }
 
 #[test]

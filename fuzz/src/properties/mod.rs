@@ -3,10 +3,11 @@
 //! Nothing here depends on a fuzzer: `tests/it` compiles this directory too.
 
 pub mod envelope;
+pub mod packets;
 pub mod replies;
 pub mod requests;
 
-/// An input of [`requests`] or [`replies`]: parameters, followed by the stream.
+/// An input of [`requests`], [`packets`] or [`replies`]: parameters, followed by the stream.
 struct Input<'a> {
     /// Parameters of the case.
     parameters: u8,

@@ -202,7 +202,7 @@ impl Call {
         if !invalidates.is_empty() {
             accesses = AccessSet::everything();
         }
-        Some(Call { command, began: client.turn_time(), quiet, accesses, invalidates, kind })
+        Some(Call { command, began: client.turn_time(), quiet, head: None, accesses, invalidates, kind })
     }
 
     /// Begins one part of a long get. Returns `None` as [`Call::begin`] does.
@@ -238,7 +238,7 @@ impl Call {
         let began = client.turn_time();
         let call = |kind, accesses| {
             let invalidates = Box::default();
-            Call { command, began, quiet: false, accesses, invalidates, kind }
+            Call { command, began, quiet: false, head: None, accesses, invalidates, kind }
         };
         let mut rest = keys.iter();
         let only = rest.next().filter(|_| part.is_none() && rest.next().is_none());
@@ -301,7 +301,13 @@ impl Call {
                     return None;
                 }
                 (
-                    Kind::Guarded(Box::new(GuardedWrite::delete_with_reply(guarded, reply, proxy, client))),
+                    Kind::Guarded(Box::new(GuardedWrite::delete_with_reply(
+                        guarded,
+                        Dialect::Classic,
+                        reply,
+                        proxy,
+                        client,
+                    ))),
                     accesses,
                 )
             }
@@ -312,7 +318,7 @@ impl Call {
         }
         proxy.metrics.request(NO_RULE, Command::Other, outcome, std::time::Duration::ZERO);
         let (command, invalidates) = (Command::Other, Box::default());
-        Some(Call { command, began: client.turn_time(), quiet, accesses, invalidates, kind })
+        Some(Call { command, began: client.turn_time(), quiet, head: None, accesses, invalidates, kind })
     }
 
     /// Begins a `gat` that is refused because of a key after these: memcached touches these first.
@@ -334,7 +340,15 @@ impl Call {
         let kind = Kind::Touches(touches.collect(), reply);
         let (command, invalidates) = (Command::Other, Box::default());
         proxy.metrics.request(NO_RULE, command, Outcome::ClientError, std::time::Duration::ZERO);
-        Some(Call { command, began: client.turn_time(), quiet: false, accesses, invalidates, kind })
+        Some(Call {
+            command,
+            began: client.turn_time(),
+            quiet: false,
+            head: None,
+            accesses,
+            invalidates,
+            kind,
+        })
     }
 }
 

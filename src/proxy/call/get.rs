@@ -4,21 +4,14 @@
 use std::ops::Range;
 use std::task::{Context, Poll};
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use smallvec::SmallVec;
 
 use super::long_get::GetPart;
-use crate::error::Failure;
-use crate::guard::{
-    GetFlags, Hit, Item, Operation, ReadOptions, ServerReply, parse_version, shown_cas, version_of,
-};
-use crate::metrics::Outcome;
-use crate::protocol::reply::{Value, values};
-use crate::protocol::request::Keys;
+use crate::guard::{GetFlags, Hit, ReadOptions, shown_cas};
 use crate::proxy::client::Client;
 use crate::proxy::guarded::read::GuardedRead;
 use crate::proxy::guarded::tag_reads::TagReads;
-use crate::proxy::guarded::wire;
 use crate::proxy::key::KeyClass;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::raw::standby::RawPlace;
@@ -26,9 +19,14 @@ use crate::proxy::replies::classic::put_value_line;
 use crate::proxy::replies::large::{LargeReply, write_reply};
 use crate::proxy::replies::outcome::ReadOutcome;
 use crate::proxy::scope::{AccessSet, CallScope};
-use crate::upstream::pending_replies::{Reply, ReplyId};
+use crate::upstream::pending_replies::ReplyId;
 use crate::upstream::pool::Pool;
-use crate::upstream::{GetKind, OnError, each_with_md5};
+use crate::upstream::{GetKind, each_with_md5};
+
+mod write;
+mod write_binary;
+
+pub(super) use write_binary::BinaryGets;
 
 /// A get in flight.
 pub(super) struct Get {
@@ -48,6 +46,8 @@ pub(super) struct Get {
     won: bool,
     /// `Some` if it is a part of a long get.
     part: Option<GetPart>,
+    /// `Some` for a binary client.
+    pub(super) binary: Option<BinaryGets>,
 }
 
 /// The raw keys requested from one server, usually in one command.
@@ -57,9 +57,6 @@ struct ServerRead {
     place: RawPlace,
     ids: SmallVec<[ReplyId; 1]>,
 }
-
-/// The replies of a server, with the epochs of the connections that they came over.
-type ServerValues = SmallVec<[(Bytes, u32); 1]>;
 
 enum KeyGet {
     Raw {
@@ -97,17 +94,24 @@ impl Get {
             // An earlier part may hold a lease.
             won: part.is_some(),
             part,
+            binary: None,
         }
     }
 
+    /// Gets of a binary client with room for `keys` keys, which must be added. `follows`: the client reads keys before these and has
+    /// not ended the sequence, so these must not wait for another client.
+    pub(super) fn binary(kind: GetKind, binary: BinaryGets, follows: bool, keys: usize) -> Get {
+        Get { won: follows, binary: Some(binary), ..Get::new(kind, None, keys) }
+    }
+
     /// Adds these keys. Nothing is sent.
-    pub(super) fn add_all(&mut self, keys: Keys<'_>, proxy: &Proxy) {
+    pub(super) fn add_all<'k>(&mut self, keys: impl IntoIterator<Item = &'k [u8]>, proxy: &Proxy) {
         if proxy.pools.iter().any(Pool::wants_md5) {
-            each_with_md5(keys.iter(), |key, md5| {
+            each_with_md5(keys.into_iter(), |key, md5| {
                 self.add(key, Some(md5), proxy.class_by_md5(key, Some(md5)), proxy);
             });
         } else {
-            keys.iter().for_each(|key| self.add(key, None, proxy.class(key), proxy));
+            keys.into_iter().for_each(|key| self.add(key, None, proxy.class(key), proxy));
         }
     }
 
@@ -247,6 +251,9 @@ impl Get {
         if self.part.is_some() && !scope.position.first {
             return Poll::Pending;
         }
+        if let Some(binary) = &self.binary {
+            return Poll::Ready(self.write_binary(binary, scope, out));
+        }
         if let ([KeyGet::Guarded(_)], [get], None) = (&self.keys[..], &self.guarded[..], &self.part)
             && let Some(ReadOutcome::Value(hit, _)) = get.outcome()
         {
@@ -261,110 +268,6 @@ impl Get {
     fn put_value_line(&self, out: &mut BytesMut, get: &GuardedRead, hit: &Hit) {
         let cas = self.kind.cas.then(|| shown_cas(hit.cas.number, get.key.place.fence()));
         put_value_line(out, &get.key.key, hit.flags, cas, hit.payload.len());
-    }
-
-    fn write(&self, scope: &CallScope<'_>, out: &mut BytesMut) {
-        let pending = &scope.client.pending;
-        let start = out.len();
-        let mut failure: Option<Failure> = None;
-        let fails = |pool: usize| scope.proxy.pools[pool].on_error() == OnError::Error;
-        let mut replies: SmallVec<[ServerValues; 4]> = SmallVec::new();
-        for server in &self.servers {
-            let mut received = ServerValues::new();
-            for id in &server.ids {
-                match pending.take(*id) {
-                    Some(Reply::Answered { bytes, epoch } | Reply::Part { bytes, epoch }) => {
-                        received.push((bytes, epoch))
-                    }
-                    Some(Reply::Failed(failed)) if fails(server.pool) => failure = Some(failed),
-                    _ => {}
-                }
-            }
-            replies.push(received);
-        }
-        // Each server replies in the order of the request, and leaves out missing keys.
-        let texts = replies.iter().map(|received| received.iter().flat_map(|(bytes, _)| values(bytes)));
-        let mut texts: SmallVec<[_; 4]> = texts.map(Iterator::peekable).collect();
-        for key in &self.keys {
-            match key {
-                KeyGet::Raw { rule, server, at } => {
-                    let key = self.raw_key(at);
-                    let value: Option<Value<'_>> = texts[*server as usize].next_if(|value| value.key == key);
-                    if let Some(value) = &value {
-                        out.extend_from_slice(value.raw);
-                    }
-                    scope.count(*rule as usize, if value.is_some() { Outcome::Hit } else { Outcome::Miss });
-                }
-                KeyGet::Tag(tag) => {
-                    let command = Operation::Get(tag_flags());
-                    // The larger version counts. A server that does not reply matters only if no other has a version.
-                    let ids = tag.ids.as_deref().unwrap_or_default();
-                    let no_view = tag.ids.is_none().then_some(Failure::NoView);
-                    let (mut item, mut failed) = (None, no_view);
-                    for (reply, fence) in ids.iter().filter_map(|id| pending.take(*id)).zip(tag.fences) {
-                        match wire::decode_reply(&command, reply) {
-                            // Stored under another fence: it counts as lost.
-                            ServerReply::Item(found) if fence != 0 && version_of(&found, fence).is_none() => {
-                            }
-                            // A stub that a reader has left.
-                            ServerReply::Item(found) if found.size == 0 => {}
-                            ServerReply::Item(found) => {
-                                let larger =
-                                    |item: &Item| parse_version(&item.value) >= parse_version(&found.value);
-                                item = item.filter(larger).or(Some(found));
-                            }
-                            ServerReply::Failed(failure) => failed = Some(failure),
-                            _ => {}
-                        }
-                    }
-                    if item.is_none() && fails(scope.proxy.plan.tag_pool) {
-                        failure = failure.or(failed);
-                    }
-                    if let Some(item) = &item {
-                        let cas = self.kind.cas.then_some(item.cas.number);
-                        // Without the fence, which concerns no client.
-                        let version = item.value.split(|byte| *byte == b' ').next().unwrap_or_default();
-                        put_value_line(out, &tag.key, 0, cas, version.len());
-                        out.extend_from_slice(version);
-                        out.extend_from_slice(b"\r\n");
-                    }
-                    let outcome = if item.is_some() { Outcome::Hit } else { Outcome::Miss };
-                    scope.count(crate::metrics::NO_RULE, outcome);
-                }
-                KeyGet::Guarded(at) => {
-                    let get = &self.guarded[*at];
-                    match get.outcome() {
-                        Some(ReadOutcome::Value(hit, _)) => {
-                            self.put_value_line(out, get, hit);
-                            out.extend_from_slice(&hit.payload);
-                            out.extend_from_slice(b"\r\n");
-                        }
-                        Some(ReadOutcome::Failed(failed)) => failure = Some(*failed),
-                        _ => {}
-                    }
-                }
-            }
-        }
-        // A value that remains was not requested.
-        for ((server, received), left) in self.servers.iter().zip(&replies).zip(&mut texts) {
-            if let (Some(_), Some((_, epoch))) = (left.next(), received.last()) {
-                scope.proxy.pools[server.pool].connections()[server.place.server].distrust(*epoch);
-            }
-        }
-        let part = self.part.as_ref();
-        match failure {
-            // The error has replaced the rest of the reply.
-            _ if part.is_some_and(|part| part.long_get.is_over()) => out.truncate(start),
-            None if part.is_some_and(|part| !part.last) => {}
-            None => out.extend_from_slice(b"END\r\n"),
-            Some(failure) => {
-                out.truncate(start);
-                out.extend_from_slice(failure.line());
-                if let Some(part) = part {
-                    part.long_get.fail();
-                }
-            }
-        }
     }
 }
 

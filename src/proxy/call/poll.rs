@@ -10,6 +10,8 @@ use tokio::time::Instant;
 use super::get::Get;
 use crate::guard::TagName;
 use crate::metrics::{Command, Outcome};
+use crate::protocol::binary::reply::{has_status, is_packet, put_translated};
+use crate::protocol::binary::{Head, Status};
 use crate::proxy::client::Client;
 use crate::proxy::guarded::invalidation::{Invalidation, changes};
 use crate::proxy::guarded::meta_get::MetaGet;
@@ -28,6 +30,8 @@ pub struct Call {
     pub(super) began: Instant,
     /// noreply: there is no reply, whatever happens.
     pub(super) quiet: bool,
+    /// For a binary client: what its reply repeats of the request.
+    pub(super) head: Option<Head>,
     pub(super) accesses: AccessSet,
     /// The tags that it bumps if it changes its key.
     pub(super) invalidates: Box<[TagName]>,
@@ -137,7 +141,19 @@ impl Call {
         if self.quiet && polled.is_ready() {
             out.truncate(length);
         }
+        self.translate(length, out);
         polled.map(|()| None)
+    }
+
+    /// For a binary client, turns the lines that have been appended to `out` at `length` into packets.
+    fn translate(&self, length: usize, out: &mut BytesMut) {
+        if let Some(head) = self.head
+            && out.len() > length
+            && !is_packet(&out[length..])
+        {
+            let text = out.split_off(length);
+            put_translated(head, &text, out);
+        }
     }
 
     /// The command has this outcome, and its reply has been appended to `out` at `length` unless it is large. The call is done,
@@ -154,6 +170,7 @@ impl Call {
         if self.command != Command::Other {
             count_refusal(&out[length..], scope.proxy);
         }
+        self.translate(length, out);
         let invalidates = std::mem::take(&mut self.invalidates);
         let reply =
             if self.quiet || !invalidates.is_empty() { out.split_off(length) } else { BytesMut::new() };
@@ -180,6 +197,7 @@ impl Call {
 /// Counts a value that was refused for its size or for lack of memory, for `stats`.
 fn count_refusal(reply: &[u8], proxy: &Proxy) {
     match reply {
+        _ if has_status(reply, Status::TooLarge) => proxy.metrics.too_large(),
         [b'S', b'E', ..] if reply.starts_with(b"SERVER_ERROR object too large") => proxy.metrics.too_large(),
         [b'S', b'E', ..] if reply.starts_with(b"SERVER_ERROR out of memory") => proxy.metrics.no_memory(),
         _ => {}

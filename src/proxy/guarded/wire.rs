@@ -7,9 +7,9 @@ use crate::guard::{
     self, Cas, GetFlags, Item, Operation, ServerCommand, ServerReply, StoreMode, Usage, incarnation_of,
     tag_value,
 };
-use crate::protocol::base64;
 use crate::protocol::decimal::write_decimal;
 use crate::protocol::reply::{MetaReply, Status, meta};
+use crate::proxy::server_key::server_key;
 use crate::upstream::pending_replies::Reply;
 
 /// memcached's reply for an item that is larger than `item_size_max`.
@@ -17,15 +17,9 @@ const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
 
 /// Appends a command on `key`.
 pub fn encode(operation: &Operation, key: &[u8], out: &mut BytesMut) {
-    // Only a meta command can contain such a key, in base64.
-    let binary = memchr::memchr3(b' ', b'\n', 0, key).is_some();
-    let encoded = |key: &[u8]| {
-        let mut text = Vec::new();
-        base64::encode(key, &mut text);
-        text
-    };
-    let text = if binary { &encoded(key)[..] } else { key };
-    let end: &[u8] = if binary { b" b\r\n" } else { b"\r\n" };
+    let (text, is_base64) = server_key(key);
+    let text = &text[..];
+    let end: &[u8] = if is_base64 { b" b\r\n" } else { b"\r\n" };
     match operation {
         Operation::Get(GetFlags { value, usage, unseen, vivify, touch }) => {
             out.reserve(text.len() + 96);

@@ -6,14 +6,19 @@ use std::task::Poll;
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
+use super::binary;
 use super::encode::{put, put_meta};
 use super::standby::RawPlace;
 use crate::error::Failure;
 use crate::metrics::Outcome;
+use crate::protocol::binary::Head;
+use crate::protocol::binary::parse::Command;
+use crate::protocol::binary::reply::put_miss;
 use crate::protocol::reply::{Shape, is_of};
 use crate::protocol::request::{Meta, MetaVerb, Request};
 use crate::proxy::client::Client;
 use crate::proxy::pipeline::Proxy;
+use crate::proxy::replies::binary::put_failure;
 use crate::proxy::replies::large::{LargeReply, write_reply};
 use crate::proxy::replies::meta::miss;
 use crate::proxy::scope::CallScope;
@@ -41,6 +46,18 @@ enum ExpectedReply {
     Meta(Box<ExpectedMetaReply>),
     /// Replaced by this one.
     Replaced(Bytes),
+    /// The reply to a `gets` or `gats`, for a binary client: the pool, and the key that a value must have.
+    BinaryValue(usize, SmallVec<[u8; 32]>, Head),
+    /// The reply to a meta command, for a binary client.
+    Binary(Box<ExpectedBinaryReply>),
+}
+
+/// What is done with the reply to a meta command, for a binary client.
+struct ExpectedBinaryReply {
+    head: Head,
+    key: Box<[u8]>,
+    /// The pool, for a read.
+    get: Option<usize>,
 }
 
 /// What is done with the reply to a meta command.
@@ -127,6 +144,45 @@ impl Forward {
         Forward { id, rule, server, expects, elsewhere }
     }
 
+    /// Forwards a `get` or `gat` of a binary client, whose key must be one that text commands can name.
+    pub(crate) fn binary_get(
+        key: &[u8],
+        exptime: Option<i64>,
+        head: Head,
+        (pool, rule): (usize, usize),
+        proxy: &Proxy,
+        client: &Client,
+    ) -> Forward {
+        let kind = GetKind { exptime, cas: true };
+        let expects = ExpectedReply::BinaryValue(pool, SmallVec::from_slice(key), head);
+        Forward { expects, ..Forward::get(key, kind, pool, rule, proxy, client) }
+    }
+
+    /// Forwards any other command of a binary client that has a key.
+    pub(crate) fn binary(
+        command: &Command<'_>,
+        head: Head,
+        (pool, rule): (usize, usize),
+        proxy: &Proxy,
+        client: &Client,
+    ) -> Forward {
+        let key = command.key().unwrap_or_default();
+        let RawPlace { server, limit } = proxy.raw_place(key, None, pool);
+        let send = |connection: &Connection, command: &Command<'_>| {
+            connection.send_guard(&client.pending, None, |out| binary::put(out, command, limit))
+        };
+        let id = send(&proxy.pools[pool].connections()[server], command);
+        let mut elsewhere = None;
+        if matches!(command, Command::Delete { .. })
+            && let Some(connection) = proxy.raw_connection_elsewhere(key, server, pool)
+        {
+            elsewhere = Some(send(connection, &Command::Delete { key, cas: 0 }));
+        }
+        let get = matches!(command, Command::Get { .. }).then_some(pool);
+        let expects = ExpectedReply::Binary(Box::new(ExpectedBinaryReply { head, key: key.into(), get }));
+        Forward { id, rule, server, expects, elsewhere }
+    }
+
     /// Replies with `text` whatever the server replies.
     pub(crate) fn with_reply(self, text: Bytes) -> Forward {
         Forward { expects: ExpectedReply::Replaced(text), ..self }
@@ -151,27 +207,32 @@ impl Forward {
         if let Some(failure) = self.elsewhere.take().and_then(|id| failure_of(pending.take(id)?)) {
             reply = Reply::Failed(failure);
         }
-        if let (ExpectedReply::Value(pool, key), Reply::Answered { bytes, epoch }) = (&self.expects, &reply)
+        if let (
+            ExpectedReply::Value(pool, key) | ExpectedReply::BinaryValue(pool, key, _),
+            Reply::Answered { bytes, epoch },
+        ) = (&self.expects, &reply)
             && !is_of(bytes, key)
         {
             scope.proxy.pools[*pool].connections()[self.server].distrust(*epoch);
             reply = Reply::Failed(Failure::Refused);
         }
-        let mut large = None;
-        let outcome = match reply {
-            Reply::Answered { bytes, .. } => {
-                let outcome = outcome(&bytes);
-                large = self.expects.write(bytes, out);
-                outcome
+        let (outcome, large) = match (reply, &self.expects) {
+            (
+                Reply::Answered { bytes, .. } | Reply::Part { bytes, .. },
+                ExpectedReply::BinaryValue(_, key, head),
+            ) => binary::write_classic(*head, key, &bytes, out),
+            (Reply::Answered { bytes, .. }, ExpectedReply::Binary(expected)) => {
+                binary::write_meta(expected.head, &expected.key, &bytes, out)
             }
+            (Reply::Answered { bytes, .. }, _) => (outcome(&bytes), self.expects.write(bytes, out)),
             // It has been selected by its key.
-            Reply::Part { bytes, .. } => {
+            (Reply::Part { bytes, .. }, _) => {
                 out.extend_from_slice(&bytes);
                 out.extend_from_slice(END);
-                if bytes.is_empty() { Outcome::Miss } else { Outcome::Hit }
+                (if bytes.is_empty() { Outcome::Miss } else { Outcome::Hit }, None)
             }
-            Reply::Failed(failure) => self.expects.fail(failure, scope.proxy, out),
-            Reply::StaleCas => self.expects.fail(Failure::Down, scope.proxy, out),
+            (Reply::Failed(failure), _) => (self.expects.fail(failure, scope.proxy, out), None),
+            (Reply::StaleCas, _) => (self.expects.fail(Failure::Down, scope.proxy, out), None),
         };
         if !matches!(self.expects, ExpectedReply::Replaced(_)) {
             scope.count(self.rule, outcome);
@@ -194,6 +255,7 @@ impl ExpectedReply {
     fn write(&self, mut bytes: Bytes, out: &mut BytesMut) -> Option<LargeReply> {
         match self {
             ExpectedReply::Line | ExpectedReply::Value(..) => {}
+            ExpectedReply::BinaryValue(..) | ExpectedReply::Binary(_) => return None,
             ExpectedReply::Meta(expected) => {
                 if expected.hides.iter().any(|hidden| bytes.starts_with(hidden)) {
                     return None;
@@ -207,12 +269,25 @@ impl ExpectedReply {
     /// The server has not replied: a read may be a miss.
     fn fail(&self, failure: Failure, proxy: &Proxy, out: &mut BytesMut) -> Outcome {
         let misses = |pool: usize| proxy.pools[pool].on_error().is_miss();
+        let binary = match self {
+            ExpectedReply::BinaryValue(pool, key, head) => Some((*head, &key[..], Some(*pool))),
+            ExpectedReply::Binary(expected) => Some((expected.head, &expected.key[..], expected.get)),
+            _ => None,
+        };
+        if let Some((head, key, get)) = binary {
+            let miss = get.is_some_and(misses);
+            match miss {
+                true => put_miss(head, key, out),
+                false => put_failure(head, failure, out),
+            }
+            return if miss { Outcome::Miss } else { Outcome::ServerError };
+        }
         let miss: Option<&[u8]> = match self {
             ExpectedReply::Value(pool, _) => misses(*pool).then_some(END),
             ExpectedReply::Meta(expected) => {
                 expected.get.as_ref().and_then(|(pool, miss)| misses(*pool).then_some(&miss[..]))
             }
-            ExpectedReply::Line | ExpectedReply::Replaced(_) => None,
+            _ => None,
         };
         out.extend_from_slice(miss.unwrap_or(failure.line()));
         if miss.is_some() { Outcome::Miss } else { Outcome::ServerError }

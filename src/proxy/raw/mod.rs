@@ -1,6 +1,7 @@
 //! Raw requests, which are forwarded unchanged: to the server of their key, or to all servers. On a standby server, TTLs are
 //! limited.
 
+pub(crate) mod binary;
 mod encode;
 pub(crate) mod flush_all;
 pub(crate) mod forward;

@@ -50,7 +50,7 @@ impl RawPlace {
 
 impl TtlLimit {
     /// An exptime that ends as early as this one, and not later than the limit.
-    fn exptime(&self, exptime: i64) -> i64 {
+    pub(super) fn exptime(&self, exptime: i64) -> i64 {
         Expiry::of(exptime, self.now).at_most(self.seconds).exptime(0, self.now)
     }
 

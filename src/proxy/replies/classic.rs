@@ -15,7 +15,7 @@ pub(super) fn write(outcome: &WriteOutcome, out: &mut BytesMut) {
         WriteOutcome::Exists => b"EXISTS\r\n",
         WriteOutcome::NotFound => b"NOT_FOUND\r\n",
         WriteOutcome::Deleted | WriteOutcome::Bumped { delete: true, .. } => b"DELETED\r\n",
-        WriteOutcome::Touched => b"TOUCHED\r\n",
+        WriteOutcome::Touched { .. } => b"TOUCHED\r\n",
         WriteOutcome::Counted(Counted { number, .. }) | WriteOutcome::Bumped { version: number, .. } => {
             write_decimal(out, *number);
             b"\r\n"

@@ -2,22 +2,25 @@
 
 use bytes::BytesMut;
 
-use super::classic;
 use super::meta::MetaDialect;
 use super::outcome::WriteOutcome;
+use super::{binary, classic};
+use crate::protocol::binary::Head;
 
-/// Classic or meta.
+/// Classic, meta or binary.
 #[derive(Debug)]
 pub(crate) enum Dialect {
     Classic,
     Meta(MetaDialect),
+    Binary(Head),
 }
 
 impl Dialect {
     /// Appends the reply to a command that writes a key under this fence.
     pub(crate) fn write(&self, outcome: &WriteOutcome, fence: u64, out: &mut BytesMut) {
         match (self, outcome) {
-            // Errors are the same in both.
+            (Dialect::Binary(head), _) => binary::write(*head, outcome, fence, out),
+            // Errors are the same in both text protocols.
             (
                 _,
                 WriteOutcome::NotANumber

@@ -56,14 +56,16 @@ impl MetaDialect {
             WriteOutcome::Stored(_)
             | WriteOutcome::Extended(..)
             | WriteOutcome::Deleted
-            | WriteOutcome::Touched
+            | WriteOutcome::Touched { .. }
             | WriteOutcome::Bumped { .. }
                 if self.quiet =>
             {
                 return;
             }
             WriteOutcome::Stored(cas) | WriteOutcome::Extended(cas, _) => (b"HD", *cas),
-            WriteOutcome::Deleted | WriteOutcome::Touched | WriteOutcome::Bumped { .. } => (b"HD", Cas::NONE),
+            WriteOutcome::Deleted | WriteOutcome::Touched { .. } | WriteOutcome::Bumped { .. } => {
+                (b"HD", Cas::NONE)
+            }
             WriteOutcome::NotStored => (b"NS", Cas::NONE),
             WriteOutcome::Exists => (b"EX", Cas::NONE),
             _ => (b"NF", Cas::NONE),

@@ -16,7 +16,11 @@ pub(crate) enum WriteOutcome {
     Exists,
     NotFound,
     Deleted,
-    Touched,
+    Touched {
+        /// The client's flags of the item.
+        flags: u32,
+        cas: Cas,
+    },
     Counted(Counted),
     /// The tag has this version now.
     Bumped {
@@ -27,7 +31,7 @@ pub(crate) enum WriteOutcome {
     NotANumber,
     TooLarge,
     Failed(Failure),
-    /// This reply, the same in both protocols.
+    /// This line of the text protocol.
     Verbatim(Bytes),
 }
 

@@ -23,7 +23,10 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
         "`stats`, `lru_crawler`, `watch` and others that concern one server",
         "a pool is not one server: Kennel replies for itself",
     ),
-    ("a connection that begins with the byte 0x80", "the binary protocol, which Kennel refuses"),
+    (
+        "a connection that begins with the byte 0x80",
+        "the binary protocol, which has [a tester of its own](#binary-protocol)",
+    ),
     (
         "lines over 2 KiB that end and are no `get`",
         "whether memcached closes the connection depends on how the reads cut them",

@@ -175,6 +175,7 @@ impl GuardedWrite {
     /// The delete that accompanies the refusal of a too large value. The reply is the refusal.
     pub(crate) fn delete_with_reply(
         key: GuardedKey,
+        dialect: Dialect,
         instead: Bytes,
         proxy: &Rc<Proxy>,
         client: &Client,
@@ -182,7 +183,7 @@ impl GuardedWrite {
         let instead = Some((WriteOutcome::Verbatim(instead), None));
         let state = begin_delete(Removal::default(), &key, instead, proxy, client);
         proxy.outage_write(&key, None, client);
-        GuardedWrite { key, dialect: Dialect::Classic, state, invalidated: false }
+        GuardedWrite { key, dialect, state, invalidated: false }
     }
 
     /// A command on the key of a tag. `delete`, `incr`, `md` and `ma` bump the tag.

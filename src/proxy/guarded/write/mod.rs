@@ -2,6 +2,7 @@
 //! client.
 
 pub(crate) mod command;
+mod binary;
 mod begin;
 mod fill;
 mod poll;

@@ -8,7 +8,7 @@ use bytes::BytesMut;
 use super::begin::{begin_delete, begin_modify, begin_store};
 use super::fill::{count_plain, finish_fill};
 use super::state::{AfterRenewal, GuardedWrite, State};
-use crate::guard::{Cas, DeleteEnd, ModifyEnd, SetEnd};
+use crate::guard::{Cas, DeleteEnd, Hit, ModifyEnd, SetEnd};
 use crate::metrics::{DropReason, Outcome, WaitEnd};
 use crate::proxy::guarded::elsewhere::DeleteElsewhere;
 use crate::proxy::guarded::misses::{created, end_earlier_miss, tag_bumped};
@@ -85,7 +85,9 @@ impl GuardedWrite {
                     ModifyEnd::Exists => (WriteOutcome::Exists, Outcome::Exists),
                     ModifyEnd::NotFound => (WriteOutcome::NotFound, Outcome::NotFound),
                     ModifyEnd::NotANumber => (WriteOutcome::NotANumber, Outcome::ClientError),
-                    ModifyEnd::Touched(_) => (WriteOutcome::Touched, Outcome::Touched),
+                    ModifyEnd::Touched(Hit { flags, cas, .. }) => {
+                        (WriteOutcome::Touched { flags, cas }, Outcome::Touched)
+                    }
                     ModifyEnd::TooLarge => (WriteOutcome::TooLarge, Outcome::ServerError),
                     ModifyEnd::Failed(failure) => (WriteOutcome::Failed(failure), Outcome::ServerError),
                     ModifyEnd::Counted(counted) => {

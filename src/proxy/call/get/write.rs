@@ -1,0 +1,154 @@
+//! The reply of a text client's get, and what the replies of both protocols consist of.
+
+use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
+
+use super::{Get, KeyGet, TagGet, tag_flags};
+use crate::error::Failure;
+use crate::guard::{Item, Operation, ServerReply, parse_version, version_of};
+use crate::metrics::{NO_RULE, Outcome};
+use crate::protocol::reply::{Value, values};
+use crate::proxy::guarded::wire;
+use crate::proxy::replies::classic::put_value_line;
+use crate::proxy::replies::outcome::ReadOutcome;
+use crate::proxy::scope::CallScope;
+use crate::upstream::OnError;
+use crate::upstream::pending_replies::Reply;
+
+/// What one server has replied to the raw keys.
+#[derive(Default)]
+pub(super) struct ServerValues {
+    /// The replies, with the epochs of the connections that they came over.
+    pub(super) received: SmallVec<[(Bytes, u32); 1]>,
+    /// Why keys without a value are errors, not misses.
+    pub(super) failure: Option<Failure>,
+}
+
+impl Get {
+    /// Whether a get that finds a server down is an error.
+    fn fails(&self, pool: usize, scope: &CallScope<'_>) -> bool {
+        scope.proxy.pools[pool].on_error() == OnError::Error
+    }
+
+    /// Takes the replies to the raw keys, for each server.
+    pub(super) fn take_replies(&self, scope: &CallScope<'_>) -> SmallVec<[ServerValues; 4]> {
+        let pending = &scope.client.pending;
+        let take = |server: &super::ServerRead| {
+            let mut values = ServerValues::default();
+            for id in &server.ids {
+                match pending.take(*id) {
+                    Some(Reply::Answered { bytes, epoch } | Reply::Part { bytes, epoch }) => {
+                        values.received.push((bytes, epoch))
+                    }
+                    Some(Reply::Failed(failed)) if self.fails(server.pool, scope) => {
+                        values.failure = Some(failed)
+                    }
+                    _ => {}
+                }
+            }
+            values
+        };
+        self.servers.iter().map(take).collect()
+    }
+
+    /// The item of a tag, or why it is an error that there is none.
+    pub(super) fn take_tag(&self, tag: &TagGet, scope: &CallScope<'_>) -> (Option<Item>, Option<Failure>) {
+        let command = Operation::Get(tag_flags());
+        // The larger version counts. A server that does not reply matters only if no other has a version.
+        let ids = tag.ids.as_deref().unwrap_or_default();
+        let no_view = tag.ids.is_none().then_some(Failure::NoView);
+        let (mut item, mut failed) = (None, no_view);
+        for (reply, fence) in ids.iter().filter_map(|id| scope.client.pending.take(*id)).zip(tag.fences) {
+            match wire::decode_reply(&command, reply) {
+                // Stored under another fence: it counts as lost.
+                ServerReply::Item(found) if fence != 0 && version_of(&found, fence).is_none() => {}
+                // A stub that a reader has left.
+                ServerReply::Item(found) if found.size == 0 => {}
+                ServerReply::Item(found) => {
+                    let larger = |item: &Item| parse_version(&item.value) >= parse_version(&found.value);
+                    item = item.filter(larger).or(Some(found));
+                }
+                ServerReply::Failed(failure) => failed = Some(failure),
+                _ => {}
+            }
+        }
+        let is_error = item.is_none() && self.fails(scope.proxy.plan.tag_pool, scope);
+        scope.count(NO_RULE, if item.is_some() { Outcome::Hit } else { Outcome::Miss });
+        (item, failed.filter(|_| is_error))
+    }
+
+    /// A server has sent a value that was not requested.
+    pub(super) fn distrust(&self, server: usize, values: &ServerValues, scope: &CallScope<'_>) {
+        if let (server, Some((_, epoch))) = (&self.servers[server], values.received.last()) {
+            scope.proxy.pools[server.pool].connections()[server.place.server].distrust(*epoch);
+        }
+    }
+
+    pub(super) fn write(&self, scope: &CallScope<'_>, out: &mut BytesMut) {
+        let start = out.len();
+        let replies = self.take_replies(scope);
+        let mut failure = replies.iter().find_map(|values| values.failure);
+        // Each server replies in the order of the request, and leaves out missing keys.
+        let texts = replies.iter().map(|server| server.received.iter().flat_map(|(bytes, _)| values(bytes)));
+        let mut texts: SmallVec<[_; 4]> = texts.map(Iterator::peekable).collect();
+        for key in &self.keys {
+            match key {
+                KeyGet::Raw { rule, server, at } => {
+                    let key = self.raw_key(at);
+                    let value: Option<Value<'_>> = texts[*server as usize].next_if(|value| value.key == key);
+                    if let Some(value) = &value {
+                        out.extend_from_slice(value.raw);
+                    }
+                    scope.count(*rule as usize, if value.is_some() { Outcome::Hit } else { Outcome::Miss });
+                }
+                KeyGet::Tag(tag) => {
+                    let (item, failed) = self.take_tag(tag, scope);
+                    failure = failure.or(failed);
+                    if let Some(item) = &item {
+                        let cas = self.kind.cas.then_some(item.cas.number);
+                        let version = version(item);
+                        put_value_line(out, &tag.key, 0, cas, version.len());
+                        out.extend_from_slice(version);
+                        out.extend_from_slice(b"\r\n");
+                    }
+                }
+                KeyGet::Guarded(at) => {
+                    let get = &self.guarded[*at];
+                    match get.outcome() {
+                        Some(ReadOutcome::Value(hit, _)) => {
+                            self.put_value_line(out, get, hit);
+                            out.extend_from_slice(&hit.payload);
+                            out.extend_from_slice(b"\r\n");
+                        }
+                        Some(ReadOutcome::Failed(failed)) => failure = Some(*failed),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        for (server, left) in texts.iter_mut().enumerate() {
+            if left.next().is_some() {
+                self.distrust(server, &replies[server], scope);
+            }
+        }
+        let part = self.part.as_ref();
+        match failure {
+            // The error has replaced the rest of the reply.
+            _ if part.is_some_and(|part| part.long_get.is_over()) => out.truncate(start),
+            None if part.is_some_and(|part| !part.last) => {}
+            None => out.extend_from_slice(b"END\r\n"),
+            Some(failure) => {
+                out.truncate(start);
+                out.extend_from_slice(failure.line());
+                if let Some(part) = part {
+                    part.long_get.fail();
+                }
+            }
+        }
+    }
+}
+
+/// The version in the item of a tag, without the fence, which concerns no client.
+pub(super) fn version(item: &Item) -> &[u8] {
+    item.value.split(|byte| *byte == b' ').next().unwrap_or_default()
+}
