@@ -158,7 +158,8 @@ impl Setup {
         let exptime = load.expiry.map_or(KEPT, |expiry| expiry.exptime);
         let mut running = Vec::new();
         for contender in contenders.iter().copied() {
-            let items = Items::new(contender.prefix(), load.items, load.value, exptime);
+            let mut items = Items::new(contender.prefix(), load.items, load.value, exptime);
+            items.binary = load.binary;
             let listen = match load.unix {
                 true => Address::Unix(directory.join(format!("{}.sock", contender.prefix()))),
                 false => Address::loopback(next()),

@@ -27,6 +27,9 @@ pub(crate) struct Load {
     pub(crate) idle: usize,
     /// Whether clients connect through a Unix socket.
     pub(crate) unix: bool,
+    /// Whether clients speak memcached's binary protocol. twemproxy does not. A get of several keys is a sequence of `getkq` and a
+    /// `noop`. There are no sets.
+    pub(crate) binary: bool,
     /// Values expire, and a client that misses one rebuilds it.
     pub(crate) expiry: Option<Expiry>,
     /// The number of replies of each proxy, in one round, to measure how its memory grows. Such a load runs only when it is
@@ -58,12 +61,13 @@ const BASE: Load = Load {
     rules: 1,
     idle: 0,
     unix: false,
+    binary: false,
     expiry: None,
     replies: None,
 };
 
 /// All loads, in the order in which they run. Fields that are not given are those of the first.
-pub(crate) const LOADS: [Load; 20] = [
+pub(crate) const LOADS: [Load; 24] = [
     BASE,
     Load { name: "pipelined", about: "16 gets of each client in flight", depth: 16, ..BASE },
     Load { name: "hot", about: "1 key, 1 server", items: 1, servers: 1, ..BASE },
@@ -89,6 +93,22 @@ pub(crate) const LOADS: [Load; 20] = [
     Load { name: "value-1k", about: "1 KiB values", value: 1024, ..BASE },
     Load { name: "value-10k", about: "10 KiB values", value: 10 * 1024, items: 1009, ..BASE },
     Load { name: "value-100k", about: "100 KiB values", value: 100 * 1024, items: 211, ..BASE },
+    Load { name: "binary-get", about: "`get` in the binary protocol", binary: true, ..BASE },
+    Load { name: "binary-pipelined", about: "`pipelined` in it", depth: 16, binary: true, ..BASE },
+    Load {
+        name: "binary-multi-20-of-3",
+        about: "`multi-20-of-3` in it",
+        keys_per_get: 20,
+        binary: true,
+        ..BASE
+    },
+    Load {
+        name: "binary-multi-100-of-3",
+        about: "`multi-100-of-3` in it",
+        keys_per_get: 100,
+        binary: true,
+        ..BASE
+    },
     Load { name: "unix", about: "clients on a Unix socket", unix: true, ..BASE },
     Load {
         name: "idle-10000",

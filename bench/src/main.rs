@@ -118,8 +118,12 @@ fn measure(
     directory: &Path,
     stop: &AtomicBool,
 ) -> Result<Vec<Score>, String> {
-    // Memory growth is measured for proxies only.
-    let compared = |contender: &Contender| load.replies.is_none() || *contender != Contender::Direct;
+    // Memory growth is measured for proxies only, and twemproxy does not speak the binary protocol.
+    let compared = |contender: &Contender| match contender {
+        Contender::Direct => load.replies.is_none(),
+        Contender::Twemproxy => !load.binary,
+        _ => true,
+    };
     let contenders: Vec<Contender> = contenders.iter().copied().filter(compared).collect();
     let in_all = if load.replies.is_some() { 1 } else { arguments.rounds };
     let setup = Setup::start(load, &contenders, programs, directory)

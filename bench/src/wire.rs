@@ -11,8 +11,15 @@ pub(crate) struct Items {
     /// What follows the key in the first line of a value.
     tail: Vec<u8>,
     exptime: u32,
+    /// Whether gets are sent in the binary protocol.
+    pub(crate) binary: bool,
 }
 
+const GETK: u8 = 0x0c;
+const GETKQ: u8 = 0x0d;
+const NOOP: u8 = 0x0a;
+/// Length of the header of a binary packet.
+const HEADER: usize = 24;
 /// Length of a key: `kg_1:00012:page:000123`.
 const KEY: usize = 22;
 /// Keys per group. Tags are made of groups.
@@ -53,6 +60,7 @@ impl Items {
             size,
             tail: format!(" 0 {size}\r\n").into_bytes(),
             exptime,
+            binary: false,
         }
     }
 
@@ -79,12 +87,72 @@ impl Items {
             self.write_set(request.keys[0], out);
             return;
         }
+        if self.binary {
+            self.write_packets(request, out);
+            return;
+        }
         out.extend_from_slice(b"get");
         for key in &request.keys {
             out.push(b' ');
             out.extend_from_slice(self.key(*key));
         }
         out.extend_from_slice(b"\r\n");
+    }
+
+    /// One key as `getk`, several as `getkq` and a `noop`. The opaque is the place of the key.
+    fn write_packets(&self, request: &Request, out: &mut Vec<u8>) {
+        let mut packet = |opcode: u8, place: usize, key: &[u8]| {
+            let length = key.len() as u8;
+            out.extend_from_slice(&[0x80, opcode, 0, length, 0, 0, 0, 0, 0, 0, 0, length]);
+            out.extend_from_slice(&(place as u32).to_be_bytes());
+            out.extend_from_slice(&[0; 8]);
+            out.extend_from_slice(key);
+        };
+        match request.keys[..] {
+            [key] => packet(GETK, 0, self.key(key)),
+            ref keys => {
+                keys.iter().enumerate().for_each(|(place, key)| packet(GETKQ, place, self.key(*key)));
+                packet(NOOP, keys.len(), b"");
+            }
+        }
+    }
+
+    /// The same as [`Items::read`] for packets.
+    fn read_packets(&self, input: &[u8], request: &mut Request) -> Result<(usize, Progress), String> {
+        let mut at = 0;
+        let several = request.keys.len() > 1;
+        loop {
+            let rest = &input[at..];
+            let Some(header) = rest.get(..HEADER) else { return Ok((at, Progress::Partial)) };
+            let number =
+                |from: usize| u32::from_be_bytes(header[from..from + 4].try_into().unwrap_or_default());
+            let (opcode, status, place) = (header[1], header[7], number(12) as usize);
+            let wanted = if several { GETKQ } else { GETK };
+            if header[0] != 0x81 || header[6] != 0 || ![wanted, NOOP].contains(&opcode) {
+                return Err(unexpected(rest));
+            }
+            let whole = HEADER + number(8) as usize;
+            let Some(body) = rest.get(HEADER..whole) else { return Ok((at, Progress::Partial)) };
+            at += whole;
+            if opcode == NOOP || (status == 1 && !several) {
+                let missing = request.keys.len() - request.found.count_ones() as usize;
+                return Ok((at, Progress::Done { missing }));
+            }
+            let Some(key) = request.keys.get(place).copied().filter(|_| status == 0) else {
+                return Err(format!("not asked for: {}", unexpected(rest)));
+            };
+            if request.found & (1 << place) != 0 {
+                return Err(format!("answered twice: {}", unexpected(rest)));
+            }
+            let expected = [&[0; 4], self.key(key), self.value(key)];
+            if body.len() != 4 + KEY + self.size || !body.iter().eq(expected.iter().copied().flatten()) {
+                return Err(format!("not this key's value: {}", unexpected(rest)));
+            }
+            request.found |= 1 << place;
+            if !several {
+                return Ok((at, Progress::Done { missing: 0 }));
+            }
+        }
     }
 
     pub(crate) fn write_set(&self, i: u32, out: &mut Vec<u8>) {
@@ -98,6 +166,9 @@ impl Items {
     /// Parses the reply to `request`. Returns how many bytes were consumed, or an error: the value of another key, a changed
     /// byte, a key that was not requested or was returned twice, an error reply.
     pub(crate) fn read(&self, input: &[u8], request: &mut Request) -> Result<(usize, Progress), String> {
+        if self.binary && !request.set {
+            return self.read_packets(input, request);
+        }
         let mut at = 0;
         loop {
             let rest = &input[at..];
@@ -224,6 +295,39 @@ mod tests {
         other_flags[6 + KEY + 1] = b'1';
         assert!(read(&other_flags).is_err());
         assert!(read(b"SERVER_ERROR no\r\n").unwrap_err().contains("SERVER_ERROR no"));
+    }
+
+    #[test]
+    fn packets_are_read_whatever_they_are_cut_into_and_only_if_they_are_right() {
+        let items = Items { binary: true, ..items() };
+        let packet = |opcode: u8, place: u8, key: u32, value: u32| {
+            let body = [&[0; 4], items.key(key), items.value(value)].concat();
+            let mut bytes = vec![0x81, opcode, 0, KEY as u8, 4, 0, 0, 0, 0, 0, 0, body.len() as u8];
+            bytes.extend([0, 0, 0, place, 0, 0, 0, 0, 0, 0, 0, 9]);
+            [bytes, body].concat()
+        };
+        let mut noop = vec![0; HEADER];
+        (noop[0], noop[1]) = (0x81, NOOP);
+        let bytes = [packet(GETKQ, 0, 4, 4), packet(GETKQ, 2, 9, 9), noop.clone()].concat();
+        for step in 1..=bytes.len() {
+            let (mut request, mut from) = (asked(&[4, 5, 9]), 0);
+            for upto in (step..bytes.len()).step_by(step) {
+                let (used, progress) = items.read(&bytes[from..upto], &mut request).unwrap();
+                assert_eq!(progress, Progress::Partial, "step {step} up to {upto}");
+                from += used;
+            }
+            let last = items.read(&bytes[from..], &mut request);
+            assert_eq!(last, Ok((bytes.len() - from, Progress::Done { missing: 1 })), "step {step}");
+        }
+        let one = packet(GETK, 0, 4, 4);
+        assert_eq!(items.read(&one, &mut asked(&[4])), Ok((one.len(), Progress::Done { missing: 0 })));
+        let read = |bytes: &[u8]| items.read(bytes, &mut asked(&[4, 5])).unwrap_err();
+        assert!(read(&packet(GETKQ, 0, 4, 5)).contains("not this key's value"));
+        assert!(read(&packet(GETKQ, 1, 4, 4)).contains("not this key's value"));
+        assert!(read(&packet(GETKQ, 7, 4, 4)).contains("not asked for"));
+        let twice = [packet(GETKQ, 0, 4, 4), packet(GETKQ, 0, 4, 4)].concat();
+        assert!(read(&twice).contains("answered twice"));
+        read(b"SERVER_ERROR no, and some more bytes\r\n");
     }
 
     #[test]

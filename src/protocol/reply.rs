@@ -189,6 +189,11 @@ pub fn is_of(reply: &[u8], key: &[u8]) -> bool {
     }
 }
 
+/// Whether a complete [`Shape::Values`] reply is an error line.
+pub fn is_error_reply(reply: &[u8]) -> bool {
+    reply.strip_suffix(b"\r\n").is_some_and(is_error)
+}
+
 /// The values of a complete [`Shape::Values`] reply, in the server's order; none if it is an error line.
 pub fn values(reply: &[u8]) -> Values<'_> {
     Values(reply)

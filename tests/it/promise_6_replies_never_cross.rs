@@ -340,6 +340,23 @@ fn a_server_that_answers_what_was_not_asked_is_believed_in_nothing_and_its_conne
 }
 
 #[test]
+fn a_multi_get_whose_server_replies_with_an_error_is_an_error_if_the_pool_says_so() {
+    let error = canned_server(b"SERVER_ERROR out of memory writing get response\r\n");
+    let toml = sidecar_toml(&[error], &[raw("raw", "*")]);
+    for (on_error, reply) in [("miss", "END"), ("error", "SERVER_ERROR server refused")] {
+        let kennel = Kennel::start(
+            &toml.replace("request_timeout", &format!("on_error = \"{on_error}\"\nrequest_timeout")),
+        );
+        let mut client = kennel.client();
+        eventually("the server is connected", || {
+            kennel.metrics().sum("kennel_upstream_connections_total", &[]) >= 2.0
+        });
+        assert_eq!(client.execute("get raw:a raw:b"), reply);
+        assert_eq!(client.execute("gets raw:a raw:b raw:c"), reply);
+    }
+}
+
+#[test]
 fn a_long_get_whose_first_part_fails_is_answered_by_its_error_alone() {
     let servers = memcacheds(2);
     let rules = [guarded("hot", "hot:*", "stale_for = \"30s\"\ncold_wait = \"0ms\"")];

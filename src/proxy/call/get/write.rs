@@ -7,7 +7,7 @@ use super::{Get, KeyGet, TagGet, tag_flags};
 use crate::error::Failure;
 use crate::guard::{Item, Operation, ServerReply, parse_version, version_of};
 use crate::metrics::{NO_RULE, Outcome};
-use crate::protocol::reply::{Value, values};
+use crate::protocol::reply::{Value, is_error_reply as is_error, values};
 use crate::proxy::guarded::wire;
 use crate::proxy::replies::classic::put_value_line;
 use crate::proxy::replies::outcome::ReadOutcome;
@@ -37,6 +37,11 @@ impl Get {
             let mut values = ServerValues::default();
             for id in &server.ids {
                 match pending.take(*id) {
+                    Some(Reply::Answered { bytes, .. })
+                        if is_error(&bytes) && self.fails(server.pool, scope) =>
+                    {
+                        values.failure = Some(Failure::Refused)
+                    }
                     Some(Reply::Answered { bytes, epoch } | Reply::Part { bytes, epoch }) => {
                         values.received.push((bytes, epoch))
                     }
