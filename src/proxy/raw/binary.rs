@@ -7,13 +7,13 @@ use super::standby::TtlLimit;
 use crate::guard::{Cas, Counted};
 use crate::metrics::Outcome;
 use crate::protocol::binary::parse::{Command, Store};
-use crate::protocol::binary::reply::{put_miss, put_translated};
+use crate::protocol::binary::reply::{put_hit, put_miss, put_translated};
 use crate::protocol::binary::{Head, Operation};
 use crate::protocol::decimal::write_decimal;
 use crate::protocol::reply::{MetaReply, Status, meta, values};
 use crate::protocol::request::Verb;
-use crate::proxy::replies::binary::{put_value, write};
-use crate::proxy::replies::large::LargeReply;
+use crate::proxy::replies::binary::write;
+use crate::proxy::replies::large::{LargeReply, write_part};
 use crate::proxy::replies::outcome::WriteOutcome;
 use crate::proxy::server_key::server_key;
 
@@ -114,8 +114,8 @@ pub(super) fn write_classic(
 ) -> (Outcome, Option<LargeReply>) {
     match values(reply).next() {
         Some(value) => {
-            let (flags, cas) = (value.flags, value.cas.unwrap_or(0));
-            (Outcome::Hit, put_value(head, key, flags, cas, &reply.slice_ref(value.data), out))
+            put_hit(head, key, value.flags, value.cas.unwrap_or(0), value.data.len(), out);
+            (Outcome::Hit, write_part(reply, value.data, out))
         }
         None if reply.is_empty() || reply.starts_with(b"END") => {
             put_miss(head, key, out);
@@ -140,8 +140,8 @@ pub(super) fn write_meta(
     if matches!(operation, Operation::Get { .. } | Operation::GetAndTouch { .. }) {
         return match parsed.status {
             Status::Va => {
-                let (flags, cas) = (flags(&parsed), cas(&parsed).number);
-                (Outcome::Hit, put_value(head, key, flags, cas, &reply.slice_ref(parsed.data), out))
+                put_hit(head, key, flags(&parsed), cas(&parsed).number, parsed.data.len(), out);
+                (Outcome::Hit, write_part(reply, parsed.data, out))
             }
             Status::En => {
                 put_miss(head, key, out);

@@ -18,6 +18,15 @@ pub(crate) fn is_large(bytes: &Bytes) -> bool {
     bytes.len() >= LARGE_REPLY
 }
 
+/// Appends `part` of `bytes` to `out`, or returns it if it is large. A small part costs no reference to the buffer.
+pub(crate) fn write_part(bytes: &Bytes, part: &[u8], out: &mut BytesMut) -> Option<LargeReply> {
+    if part.len() >= LARGE_REPLY {
+        return Some(LargeReply { bytes: bytes.slice_ref(part), trailer: b"" });
+    }
+    out.extend_from_slice(part);
+    None
+}
+
 /// Appends `bytes` and `trailer` to `out`, or returns them if they are large.
 pub(crate) fn write_reply(bytes: &Bytes, trailer: &'static [u8], out: &mut BytesMut) -> Option<LargeReply> {
     if is_large(bytes) {
