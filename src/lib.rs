@@ -1,7 +1,7 @@
 //! Kennel: a memcached sidecar with dog-pile protection and tags.
 //!
 //! The modules are in the order in which a request meets them: the process (`cli` to `open_files`), its edges (`worker` to
-//! `admin`), the servers inside it (`embedded`), the pipeline (`proxy`, and `monitor` beside it) and what it uses (`rule`, `guard`, `failover`, `upstream`,
+//! `admin`), the servers inside it (`embedded`), the pipeline (`proxy`, and `monitor` beside it) and what it uses (`rule`, `guard`, `kinds`, `failover`, `upstream`,
 //! `protocol`, `metrics`, `error`). The last three give the time, randomness and the log.
 
 pub mod cli;
@@ -24,6 +24,7 @@ pub mod proxy;
 pub mod monitor;
 pub mod rule;
 pub mod guard;
+pub mod kinds;
 pub mod failover;
 pub mod upstream;
 pub mod protocol;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::config::{Config, RuleKind};
 use crate::guard::Policy;
 use crate::metrics::ServerName;
-use crate::proxy::{GuardPlan, Plan, RulePlan};
+use crate::proxy::{GuardPlan, Plan, RulePlan, StructurePlan};
 use crate::rule::Rules;
 use crate::upstream::pool::SharedPool;
 use crate::upstream::server::Server;
@@ -17,10 +17,18 @@ pub(super) fn plan(config: &Config, pools: &[Arc<SharedPool>]) -> Plan {
     let tags_at = placement(&config.pools[config.tags.pool], &pools[config.tags.pool]);
     let tags_at = hash((tags_at, &config.tags.prefix, config.tags.replicas));
     let mut guards = Vec::new();
+    let mut structures = Vec::new();
     let mut routes = Vec::new();
     for (index, rule) in config.rules.iter().enumerate() {
+        let mut structure = None;
         let guard = match &rule.kind {
             RuleKind::Raw => None,
+            RuleKind::Structure(kind) => {
+                let prefix = rule.pattern.prefix().len();
+                structures.push(StructurePlan { rule: index, pool: rule.pool, kind: kind.clone(), prefix });
+                structure = Some(structures.len() - 1);
+                None
+            }
             RuleKind::Guarded { policy, tags, tags_in_key, meta_winner } => {
                 let at = placement(&config.pools[rule.pool], &pools[rule.pool]);
                 let plan = hash((at, format!("{tags:?}"), *tags_in_key, tags_at));
@@ -37,12 +45,12 @@ pub(super) fn plan(config: &Config, pools: &[Arc<SharedPool>]) -> Plan {
                 Some(guards.len() - 1)
             }
         };
-        routes.push(RulePlan { pool: rule.pool, guard, invalidates: rule.invalidates.clone() });
+        routes.push(RulePlan { pool: rule.pool, guard, structure, invalidates: rule.invalidates.clone() });
     }
     let rules = Rules::new(config.rules.iter().map(|rule| rule.pattern.clone()).collect());
     let main_pool = config.pools.iter().position(|pool| pool.name == "main").unwrap_or(0);
     let tags = &config.tags;
-    Plan::new(rules, routes, guards, main_pool, tags.prefix.clone(), tags.pool, tags.replicas > 1)
+    Plan::new(rules, routes, guards, structures, main_pool, tags.prefix.clone(), tags.pool, tags.replicas > 1)
 }
 
 /// Stands for where the keys of a pool are stored. The number of a server is unique in the process.

@@ -85,6 +85,7 @@ fn must_guard(config: &Config, pool: &PoolSpec) -> bool {
     config.rules.iter().any(|rule| {
         let (guarded, tagged) = match &rule.kind {
             RuleKind::Raw => (false, false),
+            RuleKind::Structure(_) => (true, false),
             RuleKind::Guarded { tags, tags_in_key, .. } => (true, *tags_in_key || !tags.is_empty()),
         };
         guarded && is(rule.pool) || (tagged || !rule.invalidates.is_empty()) && is(config.tags.pool)

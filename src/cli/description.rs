@@ -4,6 +4,7 @@ use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use super::memory::Memory;
+use super::structures;
 use crate::config::units::{show_duration, show_size};
 use crate::config::{Config, Discovery, Rule, RuleKind};
 use crate::guard::{OnInvalidate, Policy};
@@ -296,6 +297,10 @@ fn write_rule(f: &mut fmt::Formatter<'_>, i: usize, rule: &Rule, pool: &str) -> 
                     "    meta clients: the winner receives the old value with W, whatever flags it sent"
                 )?;
             }
+        }
+        RuleKind::Structure(kind) => {
+            writeln!(f, "  rules[{i}] {name}: {pattern}, {}, in pool {pool}", kind.word())?;
+            structures::write(f, kind)?;
         }
     }
     write_tags(f, "a change bumps", invalidates)

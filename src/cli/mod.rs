@@ -9,6 +9,7 @@ mod connect;
 pub mod demo;
 mod description;
 mod memory;
+mod structures;
 pub mod health;
 pub mod ring;
 pub mod tag;

@@ -226,7 +226,8 @@ fn proxy(config: &Config, spec: &PoolSpec) -> io::Result<(Proxy, Option<Monitor>
     let servers = spec.all_servers().map(name).collect();
     let metrics = Arc::new(Metrics::new(Vec::new(), servers, 1));
     let rules = Rules::new(Vec::new());
-    let plan = Plan::new(rules, Vec::new(), Vec::new(), 0, tags.prefix.clone(), 0, tags.replicas > 1);
+    let plan =
+        Plan::new(rules, Vec::new(), Vec::new(), Vec::new(), 0, tags.prefix.clone(), 0, tags.replicas > 1);
     let mut random = Random::from_entropy();
     let (clock, start) = (Clock::system(), Instant::now());
     // One command is too few to judge a server by.

@@ -309,6 +309,7 @@ mod tests {
         ("rules", "max_ttl", "\"5s\"", "5s"),
         ("rules", "near", "\"5ms\"", "5ms"),
         ("rules", "meta_winner", "\"stale\"", "stale"),
+        ("rules", "ttl", "\"5s\"", "5s"),
     ];
 
     #[test]
@@ -401,6 +402,9 @@ mod tests {
                     ),
                     // With fewer servers, the keys of a failover have no effect.
                     "pools.main" => (t, vec![("servers", "[\"a:1\", \"b:1\", \"c:1\"]")]),
+                    "rules" if *key == "ttl" => {
+                        (t, vec![("name", "\"pages\""), ("match", "\"x*\""), ("kind", "\"counter\"")])
+                    }
                     "rules" => (t, vec![("name", "\"pages\""), ("match", "\"x\"")]),
                     _ => (t, vec![]),
                 });

@@ -232,6 +232,7 @@ table!(
         max_ttl = "max_ttl": Text,
         near = "near": Text,
         meta_winner = "meta_winner": Text,
+        ttl = "ttl": Text,
     }
 );
 

@@ -1,11 +1,12 @@
 //! `[[rules]]`: which keys are guarded, and how.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use config::{Value, ValueKind};
 
 use super::file::{self, Section};
+use super::kinds::{self, KindWord};
 use super::pools::pool_index;
 use super::settings::{Rule, RuleKind, Tags};
 use super::units::{self, show_duration};
@@ -83,10 +84,12 @@ fn rule(
     let parse = |s: &str| Pattern::parse(s).map_err(|e| format!("is not a valid pattern: {e}"));
     let pattern = required(v, &at, "match", &table.pattern, "add match = \"page:*\"", parse);
     let pool = pool_index(v, &at, &table.pool, pools);
-    let guarded = v.value(&at, "kind", &table.kind, true, word(&[("guarded", true), ("raw", false)]));
-    let kind = match guarded {
-        Some(false) => raw(v, &at, &table),
-        _ => {
+    let kind_word = v.value(&at, "kind", &table.kind, KindWord::Guarded, word(&kinds::WORDS));
+    let applicable = kind_word.is_none_or(|kind| kinds::reject_others(v, &at, &table, kind));
+    let kind = match kind_word.unwrap_or(KindWord::Guarded) {
+        KindWord::Raw => Some(RuleKind::Raw),
+        KindWord::Structure(kind) => kinds::structure(v, &at, &table, kind).map(RuleKind::Structure),
+        KindWord::Guarded => {
             let tags = tags(v, &at, "tags", &table.tags, pattern.as_ref());
             let policy = policy(v, &at, &table);
             let tags_in_key = v.value(&at, "tags_in_key", &table.tags_in_key, false, boolean);
@@ -102,9 +105,9 @@ fn rule(
             })()
         }
     };
-    guarded?;
+    kind_word?;
     let invalidates = tags(v, &at, "invalidates", &table.invalidates, pattern.as_ref())?;
-    let kind = kind?;
+    let kind = kind.filter(|_| applicable)?;
     if let RuleKind::Guarded { tags, .. } = &kind
         && let Some(both) = invalidates.iter().position(|tag| tags.contains(tag))
     {
@@ -160,35 +163,6 @@ fn required<T>(
         return None;
     }
     v.value(at, key, value, None, |value| parse(text(value)?).map(Some))?
-}
-
-/// Rejects the keys that only apply to guarded rules, because they would have no effect.
-fn raw(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<RuleKind> {
-    let guarded_only = BTreeMap::from([
-        ("tags", &table.tags),
-        ("tags_in_key", &table.tags_in_key),
-        ("stale_for", &table.stale_for),
-        ("lock_ttl", &table.lock_ttl),
-        ("max_rebuild", &table.max_rebuild),
-        ("stale_wait", &table.stale_wait),
-        ("cold_wait", &table.cold_wait),
-        ("cold_limit", &table.cold_limit),
-        ("outage_ttl", &table.outage_ttl),
-        ("on_tag", &table.on_tag),
-        ("on_delete", &table.on_delete),
-        ("early_beta", &table.early_beta),
-        ("max_ttl", &table.max_ttl),
-        ("near", &table.near),
-        ("meta_winner", &table.meta_winner),
-    ]);
-    let before = v.errors.len();
-    for (key, value) in guarded_only {
-        if value.is_some() {
-            let message = "has no effect in a raw rule: remove it, or set kind = \"guarded\"";
-            v.error(at, key, value.as_ref(), message);
-        }
-    }
-    (v.errors.len() == before).then_some(RuleKind::Raw)
 }
 
 fn tags(

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::guard::Policy;
 use crate::handshake::Requirements;
+use crate::kinds::Kind;
 use crate::listener::{Listen, ListenAddress};
 use crate::proxy::MetaWinner;
 use crate::rule::{Pattern, Template};
@@ -105,13 +106,13 @@ pub struct Rule {
     pub pattern: Pattern,
     /// The pool that stores the keys, as an index into [`Config::pools`].
     pub pool: usize,
-    /// Raw or guarded.
+    /// Raw, guarded, or a structure.
     pub kind: RuleKind,
     /// The tags that are bumped when such a key changes; at most 16.
     pub invalidates: Vec<Template>,
 }
 
-/// Whether a rule's keys are guarded.
+/// What a rule's keys are.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RuleKind {
     /// Requests are forwarded unchanged.
@@ -127,6 +128,8 @@ pub enum RuleKind {
         /// What a winning `mg` without `N` and `R` receives.
         meta_winner: MetaWinner,
     },
+    /// Each key is a structure with commands of its own.
+    Structure(Kind),
 }
 
 impl Config {

@@ -107,6 +107,11 @@ fn the_reference_has_every_key() {
                 found.insert(key.to_owned());
             }
         }
+        // The reference rule is guarded, so the keys of structures are comments.
+        if found.contains("match") {
+            let structures = keys.iter().filter(|(key, _)| text.contains(&format!("\n# {key} = ")));
+            found.extend(structures.map(|(key, _)| (*key).to_owned()));
+        }
         assert_eq!(found, keys.iter().map(|(key, _)| key.to_string()).collect());
     }
     assert_eq!(root.keys().map(String::as_str).collect::<HashSet<_>>(), HashSet::from(file::ROOT));
@@ -204,7 +209,7 @@ fn all_errors_are_reported_together() {
         r#"k.toml: rules[0] "user": match ("user:{id}{x}") is not a valid pattern: character 10: a {name} or * directly behind another is ambiguous: put literal text between them"#,
         r#"k.toml: rules[0] "user": lock_ttl ("90s") must be below max_rebuild ("60s", the default)"#,
         r#"k.toml: rules[1] "x": name is missing: metrics show it, add name = "pages""#,
-        r#"k.toml: rules[1] "x": kind ("rw") must be "guarded" or "raw""#,
+        r#"k.toml: rules[1] "x": kind ("rw") must be "guarded" or "raw" or "counter""#,
     ];
     assert_eq!(errors.without_places(), expected, "{errors}");
     assert_eq!(errors.to_string(), errors.lines().join("\n"));
@@ -230,6 +235,7 @@ fn every_limit_is_where_the_reference_says() {
     };
     let listen = |keys: &str| format!("{POOL}[listen]\n{keys}");
     let guarded = |keys: &str| rule(&format!("match = \"user:{{id}}\"\n{keys}"));
+    let counter = |keys: &str| rule(&format!("match = \"user:*\"\nkind = \"counter\"\n{keys}"));
     let pool = |keys: &str| format!("{POOL}{keys}");
     let servers = |one: &str| format!("[pools.main]\nservers = [{one}]\n");
     let failover = |keys: &str| format!("{}{keys}", servers("\"a:1\", \"b:1\", \"c:1\""));
@@ -259,6 +265,8 @@ fn every_limit_is_where_the_reference_says() {
         (listen("unix_mode = \"0600\""), listen("unix_mode = 0o600")),
         (listen(&format!("unix = [\"/{}\"]", long(106))), listen(&format!("unix = [\"/{}\"]", long(107)))),
         (guarded("lock_ttl = \"1s\""), guarded("lock_ttl = \"0s\"")),
+        (counter("ttl = \"3650d\""), counter("ttl = \"3651d\"")),
+        (counter("ttl = \"0s\""), counter("ttl = \"1ms\"")),
         (guarded("lock_ttl = \"2000ms\""), guarded("lock_ttl = \"1500ms\"")),
         (
             guarded("lock_ttl = \"1h\"\nmax_rebuild = \"1d\""),
@@ -484,6 +492,32 @@ fn a_raw_rule_has_no_keys_of_the_guard() {
     assert!(found.contains("stale_for (\"5s\") has no effect in a raw rule"), "{found}");
     let found = error(&rule("match = \"x\"\nkind = \"raw\"\nnear = \"50ms\""));
     assert!(found.contains("near (\"50ms\") has no effect in a raw rule"), "{found}");
+}
+
+#[test]
+fn a_key_of_another_kind_is_rejected_with_the_kinds_that_have_it() {
+    for (keys, problem) in [
+        (
+            "kind = \"counter\"\nstale_for = \"5s\"",
+            "stale_for (\"5s\") has no effect in a counter rule: remove it, or set kind = \"guarded\"",
+        ),
+        (
+            "kind = \"counter\"\ntags = [\"t\"]",
+            "tags (a list) has no effect in a counter rule: remove it, or set kind = \"guarded\"",
+        ),
+        (
+            "ttl = \"5s\"",
+            "ttl (\"5s\") has no effect in a guarded rule: remove it, or set kind = \"counter\"",
+        ),
+        (
+            "kind = \"raw\"\nttl = \"5s\"",
+            "ttl (\"5s\") has no effect in a raw rule: remove it, or set kind = \"counter\"",
+        ),
+        ("kind = \"conter\"", "kind (\"conter\") must be \"guarded\" or \"raw\" or \"counter\""),
+    ] {
+        let found = error(&rule(&format!("match = \"x\"\n{keys}")));
+        assert_eq!(found, format!("k.toml: rules[0] \"user\": {problem}"));
+    }
 }
 
 #[test]

@@ -70,6 +70,30 @@ pub(crate) enum KeyClass {
     Guarded(GuardedKey),
     /// The key of the tag with this name.
     Tag(TagName),
+    /// The key of a structure, or of a part of one.
+    Structure(StructureKey),
+    /// The key of an item that belongs to a structure.
+    Reserved,
+}
+
+/// What a client sent as the key of a structure.
+#[derive(Debug, Clone)]
+pub(crate) struct StructureKey {
+    /// Index of its rule's structure in the plan.
+    pub(crate) structure: usize,
+    /// Index of the server that has all items of the structure.
+    pub(crate) server: usize,
+    /// The key.
+    pub(crate) key: SmallVec<[u8; 32]>,
+    /// The length of the structure's own key. What follows it names a part.
+    pub(crate) length: usize,
+}
+
+impl StructureKey {
+    /// The structure's own key.
+    pub(crate) fn own_key(&self) -> &[u8] {
+        &self.key[..self.length]
+    }
 }
 
 /// A guarded key with what its rule defines for it.

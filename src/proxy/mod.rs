@@ -3,6 +3,7 @@
 //! ```text
 //!  session ──▶ call::begin ──raw────────▶ raw::forward ───────────────┐
 //!                 │                            │                      ├──▶ replies ──▶ session
+//!                 ├──structure──▶ structures::call ────────────────────┤
 //!                 └──guarded──▶ guarded::read, guarded::write ────────┘
 //!                                  │  guarded::driver runs the guard's state machines
 //!                                  ▼
@@ -14,6 +15,7 @@
 mod call;
 mod raw;
 mod guarded;
+mod structures;
 mod scope;
 mod client;
 mod current;
@@ -34,7 +36,7 @@ pub use guarded::explicit_tags;
 #[doc(hidden)] // for tests/sim, whose servers read and write the same commands
 pub use guarded::wire;
 pub use pipeline::{Proxy, Shared};
-pub use plan::{GuardPlan, MetaWinner, Plan, RulePlan};
+pub use plan::{GuardPlan, MetaWinner, Plan, RulePlan, StructurePlan};
 pub use replies::large::LargeReply;
 pub use scope::{AccessSet, QueuePosition};
 pub(crate) use server_key::is_text as is_text_key;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::key::{GuardedKey, KeyClass};
+use super::key::{GuardedKey, KeyClass, StructureKey};
 use super::plan::{GuardPlan, Plan, RulePlan};
 use super::state::key_hash::KeyHasher;
 use super::state::lease_table::LeaseTable;
@@ -23,6 +23,7 @@ use crate::failover::Views;
 use crate::guard::leases::Owner;
 use crate::guard::near::Changes;
 use crate::guard::{Now, Policy, TagName};
+use crate::kinds;
 use crate::metrics::{LeaseEnd, NO_RULE, WorkerMetrics};
 use crate::random::Random;
 use crate::rule::{Captures, Template};
@@ -257,11 +258,26 @@ impl Proxy {
         {
             return KeyClass::Tag(TagName::from_slice(name));
         }
+        if !self.plan.structures.is_empty() && kinds::is_reserved(key) {
+            return KeyClass::Reserved;
+        }
         let mut captures = Captures::default();
         match self.plan.rules.find(key, &mut captures) {
             None => KeyClass::Raw { pool: self.plan.main_pool, rule: NO_RULE },
             Some(rule) => match self.plan.rule_plans[rule] {
-                RulePlan { pool, guard: None, .. } => KeyClass::Raw { pool, rule },
+                RulePlan { pool, guard: None, structure: None, .. } => KeyClass::Raw { pool, rule },
+                RulePlan { pool, structure: Some(structure), .. } => {
+                    let plan = &self.plan.structures[structure];
+                    let length = kinds::split(&plan.kind, plan.prefix, key);
+                    let md5 = md5.filter(|_| length == key.len());
+                    let server = self.pools[pool].server_index_by(&key[..length], md5);
+                    KeyClass::Structure(StructureKey {
+                        structure,
+                        server,
+                        key: SmallVec::from_slice(key),
+                        length,
+                    })
+                }
                 RulePlan { pool, guard: Some(guard), .. } => {
                     let tags = self.render_tags(key, &captures, &self.plan.guards[guard].tags);
                     let home = self.pools[pool].server_index_by(key, md5);

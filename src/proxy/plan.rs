@@ -1,6 +1,7 @@
 //! What the configuration means to the pipeline. All workers share one plan.
 
 use crate::guard::Policy;
+use crate::kinds::Kind;
 use crate::metrics::NO_RULE;
 use crate::rule::{Rules, Template};
 
@@ -12,6 +13,8 @@ pub struct Plan {
     pub(super) rule_plans: Vec<RulePlan>,
     /// The guards that `rule_plans` and `tag_guard` refer to.
     pub(super) guards: Vec<GuardPlan>,
+    /// The structures that `rule_plans` refer to.
+    pub(super) structures: Vec<StructurePlan>,
     /// Index of the pool `main`, which holds the keys that no rule matches.
     pub(super) main_pool: usize,
     /// Prefix of tag keys.
@@ -32,8 +35,10 @@ pub struct Plan {
 pub struct RulePlan {
     /// Index of the pool that holds the keys.
     pub pool: usize,
-    /// Index of the keys' guard in the plan; `None` for raw keys.
+    /// Index of the keys' guard in the plan; `None` for raw keys and structures.
     pub guard: Option<usize>,
+    /// Index of the keys' structure in the plan; `None` for raw and guarded keys.
+    pub structure: Option<usize>,
     /// Names of the tags that a change of such a key bumps.
     pub invalidates: Vec<Template>,
 }
@@ -54,6 +59,18 @@ pub struct GuardPlan {
     pub meta_winner: MetaWinner,
 }
 
+/// What the keys of one rule are, if they are structures.
+pub struct StructurePlan {
+    /// Index of the rule in the metrics.
+    pub rule: usize,
+    /// Index of the pool that holds the keys.
+    pub pool: usize,
+    /// The kind, with the settings of the rule.
+    pub kind: Kind,
+    /// The length of the text that every key of the rule begins with.
+    pub prefix: usize,
+}
+
 /// The reply to an `mg` that has won the right to rebuild a value which may still be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetaWinner {
@@ -65,10 +82,12 @@ pub enum MetaWinner {
 
 impl Plan {
     /// Builds the plan. `tag_pool` holds the tags, on two servers each if `tag_copies`.
+    #[allow(clippy::too_many_arguments, reason = "one for each table and setting of the configuration")]
     pub fn new(
         rules: Rules,
         rule_plans: Vec<RulePlan>,
         mut guards: Vec<GuardPlan>,
+        structures: Vec<StructurePlan>,
         main_pool: usize,
         tag_prefix: Vec<u8>,
         tag_pool: usize,
@@ -89,6 +108,7 @@ impl Plan {
             rules,
             rule_plans,
             guards,
+            structures,
             main_pool,
             tag_prefix,
             tag_pool,

@@ -58,6 +58,7 @@ mod slow_is_sick;
 mod slow_server;
 mod startup;
 mod stats;
+mod structures;
 mod tag_command;
 mod tag_replicas;
 mod systemd;

@@ -27,13 +27,14 @@ const LAYERS: [&[&str]; 6] = [
     &["protocol", "metrics", "error", "pem", "clock", "dns", "random"],
 ];
 /// Modules that do not import each other. Only the proxy uses them together.
-const SIBLINGS: &[&str] = &["rule", "guard", "failover", "upstream"];
+const SIBLINGS: &[&str] = &["rule", "guard", "kinds", "failover", "upstream"];
 /// The only modules that may use a module.
 const ONLY_USED_BY: [(&str, &[&str]); 1] = [("embedded", &["upstream", "cli"])];
 /// The only modules that a module may import.
-const ONLY_IMPORTS: [(&str, &[&str]); 6] = [
+const ONLY_IMPORTS: [(&str, &[&str]); 7] = [
     ("embedded", &["protocol"]),
     ("guard", &["metrics", "error", "protocol"]),
+    ("kinds", &["error"]),
     ("failover", &[]),
     ("rule", &[]),
     ("protocol", &[]),
@@ -127,9 +128,10 @@ const DEPENDENCIES: [Dependency; 17] = [
 ];
 
 /// Modules without I/O, threads and clocks.
-const PURE: [&str; 12] = [
+const PURE: [&str; 13] = [
     "src/failover/",
     "src/guard/",
+    "src/kinds/",
     "src/protocol/",
     "src/rule",
     "src/upstream/ring.rs",

@@ -23,6 +23,7 @@ use crate::proxy::raw::stats::{Statistics, StatsStart};
 use crate::proxy::replies::dialect::Dialect;
 use crate::proxy::replies::meta::MetaDialect;
 use crate::proxy::scope::AccessSet;
+use crate::proxy::structures::call::{RESERVED, StructureCall, refusal};
 use crate::upstream::GetKind;
 
 /// The reply to `version`, from which clients derive the server's features. It has one word after `VERSION`, because Dalli
@@ -47,6 +48,13 @@ impl Call {
         let (command, quiet) = name(request);
         let reply = |text: &'static str| Kind::Reply(Bytes::from_static(text.as_bytes()));
         let count = |outcome| proxy.metrics.request(NO_RULE, command, outcome, std::time::Duration::ZERO);
+        let structure = |call: Result<StructureCall, &'static str>, rule| match call {
+            Ok(call) => Kind::Structure(Box::new(call)),
+            Err(line) => {
+                proxy.metrics.request(rule, command, refusal(line), std::time::Duration::ZERO);
+                reply(line)
+            }
+        };
         let mut accesses = AccessSet::default();
         let decoded = decode(request);
         let invalidates = match changed_key(request, decoded.as_deref()) {
@@ -87,6 +95,18 @@ impl Call {
             | Request::Delete { key, .. } => match proxy.class(proxy.split_tags(key).0) {
                 KeyClass::Raw { pool, rule } => {
                     Kind::Forward(Forward::new(request, key, pool, rule, proxy, client))
+                }
+                KeyClass::Structure(key) => {
+                    accesses = proxy.structure_access(&key, true);
+                    if busy(&accesses) {
+                        return None;
+                    }
+                    let rule = proxy.structure(&key).rule;
+                    structure(StructureCall::classic(request, key, proxy, client), rule)
+                }
+                KeyClass::Reserved => {
+                    count(Outcome::ClientError);
+                    reply(RESERVED)
                 }
                 KeyClass::Tag(name) => {
                     accesses = AccessSet::everything();
@@ -147,7 +167,8 @@ impl Call {
                 let reads = meta.verb == MetaVerb::Get;
                 let class = proxy.class(key);
                 accesses = match &class {
-                    KeyClass::Raw { .. } => AccessSet::default(),
+                    KeyClass::Raw { .. } | KeyClass::Reserved => AccessSet::default(),
+                    KeyClass::Structure(key) => proxy.structure_access(key, !reads),
                     KeyClass::Tag(_) if !reads => AccessSet::everything(),
                     // A win changes the CAS. A read that returns the CAS must not overtake an earlier read of its client.
                     _ => AccessSet::of([proxy.hash(key)], !reads || meta.has_any(b"Tc")),
@@ -159,6 +180,19 @@ impl Call {
                 match class {
                     KeyClass::Raw { pool, rule } => {
                         Kind::Forward(Forward::meta(meta, key, pool, rule, proxy, client))
+                    }
+                    // The item as it is stored, for debugging.
+                    KeyClass::Structure(key) if meta.verb == MetaVerb::Debug => {
+                        let plan = proxy.structure(&key);
+                        Kind::Forward(Forward::meta(meta, &key.key, plan.pool, plan.rule, proxy, client))
+                    }
+                    KeyClass::Structure(key) => {
+                        let rule = proxy.structure(&key).rule;
+                        structure(StructureCall::meta(meta, dialect(), key, proxy, client), rule)
+                    }
+                    KeyClass::Reserved => {
+                        count(Outcome::ClientError);
+                        reply(RESERVED)
                     }
                     // The item as it is stored, for debugging.
                     KeyClass::Guarded(guarded) if meta.verb == MetaVerb::Debug => {
@@ -289,7 +323,9 @@ impl Call {
         let decoded = refused.deletes.filter(|_| refused.deletes_base64).and_then(base64::decode);
         let deletes = decoded.as_deref().or(refused.deletes).map(|key| proxy.split_tags(key).0);
         let (kind, accesses) = match deletes.map(|key| (key, proxy.class(key))) {
-            None | Some((_, KeyClass::Tag(_))) => (Kind::Reply(reply), AccessSet::default()),
+            None | Some((_, KeyClass::Tag(_) | KeyClass::Structure(_) | KeyClass::Reserved)) => {
+                (Kind::Reply(reply), AccessSet::default())
+            }
             Some((key, KeyClass::Raw { pool, rule })) => {
                 let request = Request::Delete { key, noreply: false };
                 let forward = Forward::new(&request, key, pool, rule, proxy, client).with_reply(reply);

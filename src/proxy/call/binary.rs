@@ -25,6 +25,7 @@ use crate::proxy::raw::stats::{Statistics, StatsStart};
 use crate::proxy::replies::dialect::Dialect;
 use crate::proxy::scope::AccessSet;
 use crate::proxy::server_key::is_text;
+use crate::proxy::structures::call::{RESERVED, StructureCall, refusal};
 use crate::upstream::GetKind;
 
 /// What an error is to a delete that accompanies it.
@@ -70,6 +71,25 @@ impl Call {
                 }
                 KeyClass::Raw { pool, rule } => {
                     Kind::Forward(Forward::binary(command, head, (pool, rule), proxy, client))
+                }
+                KeyClass::Structure(key) => {
+                    accesses = proxy.structure_access(&key, true);
+                    if busy(&accesses) {
+                        return None;
+                    }
+                    let rule = proxy.structure(&key).rule;
+                    match StructureCall::binary(command, head, key, proxy, client) {
+                        Ok(call) => Kind::Structure(Box::new(call)),
+                        Err(line) => {
+                            let outcome = refusal(line);
+                            proxy.metrics.request(rule, label, outcome, Duration::ZERO);
+                            reply(&|out| put_translated(head, line.as_bytes(), out))
+                        }
+                    }
+                }
+                KeyClass::Reserved => {
+                    count(Outcome::ClientError);
+                    reply(&|out| put_translated(head, RESERVED.as_bytes(), out))
                 }
                 KeyClass::Tag(name) => {
                     accesses = AccessSet::everything();
@@ -247,7 +267,9 @@ impl Call {
         let deletes = refused.deletes.map(|key| proxy.split_tags(key).0);
         let mut accesses = AccessSet::default();
         let kind = match deletes.map(|key| (key, proxy.class(key))) {
-            None | Some((_, KeyClass::Tag(_))) => Kind::Reply(reply),
+            None | Some((_, KeyClass::Tag(_) | KeyClass::Structure(_) | KeyClass::Reserved)) => {
+                Kind::Reply(reply)
+            }
             Some((key, KeyClass::Raw { pool, rule })) => {
                 let delete = Command::Delete { key, cas: 0 };
                 let forward = Forward::binary(&delete, head, (pool, rule), proxy, client);

@@ -9,16 +9,21 @@ use smallvec::SmallVec;
 
 use super::long_get::GetPart;
 use crate::guard::{GetFlags, Hit, ReadOptions, shown_cas};
+use crate::kinds;
+use crate::metrics::Outcome;
 use crate::proxy::client::Client;
 use crate::proxy::guarded::read::GuardedRead;
 use crate::proxy::guarded::tag_reads::TagReads;
 use crate::proxy::key::KeyClass;
+use crate::proxy::key::StructureKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::raw::standby::RawPlace;
 use crate::proxy::replies::classic::put_value_line;
 use crate::proxy::replies::large::{LargeReply, write_reply};
 use crate::proxy::replies::outcome::ReadOutcome;
 use crate::proxy::scope::{AccessSet, CallScope};
+use crate::proxy::structures::call::RESERVED;
+use crate::proxy::structures::run::StructureRun;
 use crate::upstream::pending_replies::ReplyId;
 use crate::upstream::pool::Pool;
 use crate::upstream::{GetKind, each_with_md5};
@@ -40,6 +45,9 @@ pub(super) struct Get {
     guarded: SmallVec<[GuardedRead; 1]>,
     /// The tags of the guarded keys.
     tags: TagReads,
+    structures: Vec<StructureRead>,
+    /// Why nothing is read: the command does not apply to one of the keys. A line with its CRLF.
+    refused: Option<&'static str>,
     /// How many guarded keys, from the first, have an outcome.
     settled: usize,
     /// Whether this request holds a lease. It must then not wait for another key, or two requests could wait for each other.
@@ -69,6 +77,16 @@ enum KeyGet {
     /// Its index in `guarded`.
     Guarded(usize),
     Tag(Box<TagGet>),
+    /// Its index in `structures`.
+    Structure(usize),
+}
+
+/// A read of a structure, or of a part of one.
+enum StructureRead {
+    Unsent(StructureKey),
+    /// Why a binary client, which receives a reply for each key, receives an error for this one. A line with its CRLF.
+    Refused(&'static str),
+    Sent(StructureRun),
 }
 
 /// The key of a tag, and the replies that contain its version.
@@ -90,6 +108,8 @@ impl Get {
             servers: SmallVec::new(),
             guarded: SmallVec::new(),
             tags: TagReads::default(),
+            structures: Vec::new(),
+            refused: None,
             settled: 0,
             // An earlier part may hold a lease.
             won: part.is_some(),
@@ -135,6 +155,27 @@ impl Get {
             KeyClass::Tag(_) => {
                 KeyGet::Tag(Box::new(TagGet { key: key.into(), ids: Some(SmallVec::new()), fences: [0; 2] }))
             }
+            KeyClass::Structure(key) => {
+                let refused = match self.kind.exptime {
+                    Some(_) => Some(kinds::commands_of(&proxy.structure(&key).kind)),
+                    // Those of text clients are text.
+                    None => key.refused_unless_text(),
+                };
+                self.structures.push(match refused {
+                    Some(line) if self.binary.is_some() => StructureRead::Refused(line),
+                    _ => StructureRead::Unsent(key),
+                });
+                self.refused = self.refused.or(refused.filter(|_| self.binary.is_none()));
+                KeyGet::Structure(self.structures.len() - 1)
+            }
+            KeyClass::Reserved if self.binary.is_some() => {
+                self.structures.push(StructureRead::Refused(RESERVED));
+                KeyGet::Structure(self.structures.len() - 1)
+            }
+            KeyClass::Reserved => {
+                self.refused = Some(RESERVED);
+                return;
+            }
             KeyClass::Guarded(guarded) => {
                 if self.guarded.is_empty() {
                     self.guarded.reserve(to_come);
@@ -162,6 +203,11 @@ impl Get {
     pub(super) fn accesses(&self, proxy: &Proxy) -> AccessSet {
         let hashes = self.keys.iter().filter_map(|key| match key {
             KeyGet::Raw { .. } => None,
+            KeyGet::Structure(at) => match &self.structures[*at] {
+                StructureRead::Refused(_) => None,
+                StructureRead::Unsent(key) => proxy.structure_access_hash(key),
+                StructureRead::Sent(run) => proxy.structure_access_hash(run.key()),
+            },
             KeyGet::Guarded(at) => Some(proxy.hash(&self.guarded[*at].key.key)),
             KeyGet::Tag(tag) => Some(proxy.hash(&tag.key)),
         });
@@ -170,6 +216,18 @@ impl Get {
 
     /// Sends the first commands.
     pub(super) fn send(&mut self, proxy: &Proxy, client: &Client) {
+        for read in &mut self.structures {
+            if let (StructureRead::Unsent(key), None) = (&*read, self.refused) {
+                match StructureRun::begin(kinds::Request::Get, key.clone(), proxy, client) {
+                    Ok(run) => *read = StructureRead::Sent(run),
+                    Err(line) if self.binary.is_some() => *read = StructureRead::Refused(line),
+                    Err(line) => self.refused = Some(line),
+                }
+            }
+        }
+        if self.refused.is_some() {
+            return;
+        }
         let pending = &client.pending;
         for key in &mut self.keys {
             match key {
@@ -188,7 +246,7 @@ impl Get {
                         server.ids.push(id);
                     }
                 }
-                KeyGet::Guarded(_) => {}
+                KeyGet::Guarded(_) | KeyGet::Structure(_) => {}
                 KeyGet::Tag(tag) => {
                     let name = tag.key.strip_prefix(&proxy.plan.tag_prefix[..]).unwrap_or(&tag.key);
                     let places = proxy.places_of_tag(&tag.key);
@@ -223,6 +281,9 @@ impl Get {
         cx: &mut Context<'_>,
         out: &mut BytesMut,
     ) -> Poll<Option<LargeReply>> {
+        if self.refused.is_some() {
+            return self.poll_refused(scope, out);
+        }
         loop {
             let won = self.won;
             for (at, get) in self.guarded.iter_mut().enumerate().skip(self.settled) {
@@ -247,6 +308,16 @@ impl Get {
         if !raw.chain(tags).all(|id| pending.has_arrived(*id)) {
             return Poll::Pending;
         }
+        let mut is_read = true;
+        for read in &mut self.structures {
+            is_read &= match read {
+                StructureRead::Sent(run) => run.poll(scope.proxy, scope.client),
+                StructureRead::Unsent(_) | StructureRead::Refused(_) => true,
+            };
+        }
+        if !is_read {
+            return Poll::Pending;
+        }
         // If an earlier part fails, this one has no reply.
         if self.part.is_some() && !scope.position.first {
             return Poll::Pending;
@@ -261,6 +332,21 @@ impl Get {
             return Poll::Ready(write_reply(&hit.payload, b"\r\nEND\r\n", out));
         }
         self.write(scope, out);
+        Poll::Ready(None)
+    }
+
+    /// The reply to a get of which nothing is read.
+    fn poll_refused(&self, scope: &CallScope<'_>, out: &mut BytesMut) -> Poll<Option<LargeReply>> {
+        if self.part.is_some() && !scope.position.first {
+            return Poll::Pending;
+        }
+        match &self.part {
+            Some(part) if part.long_get.is_over() => return Poll::Ready(None),
+            Some(part) => part.long_get.fail(),
+            None => {}
+        }
+        scope.count(crate::metrics::NO_RULE, Outcome::ClientError);
+        out.extend_from_slice(self.refused.unwrap_or_default().as_bytes());
         Poll::Ready(None)
     }
 

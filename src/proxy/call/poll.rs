@@ -23,6 +23,7 @@ use crate::proxy::raw::forward::Forward;
 use crate::proxy::raw::stats::Statistics;
 use crate::proxy::replies::large::{LargeReply, write_reply};
 use crate::proxy::scope::{AccessSet, CallScope, QueuePosition};
+use crate::proxy::structures::call::StructureCall;
 
 /// A request in flight.
 pub struct Call {
@@ -49,6 +50,7 @@ pub(super) enum Kind {
     MetaGet(Box<MetaGet>),
     TagGet(Box<TagGet>),
     Guarded(Box<GuardedWrite>),
+    Structure(Box<StructureCall>),
     Invalidation(Box<Invalidation>),
     /// Touches without replies, and the reply that follows them.
     Touches(Vec<Call>, Bytes),
@@ -72,6 +74,7 @@ impl Call {
             | Kind::MetaGet(_)
             | Kind::TagGet(_)
             | Kind::Guarded(_)
+            | Kind::Structure(_)
             | Kind::Invalidation(_) => 1,
         }
     }
@@ -80,7 +83,11 @@ impl Call {
     pub fn is_active(&self) -> bool {
         match &self.kind {
             Kind::Get(get) => !get.only_waits(),
-            Kind::MetaGet(_) | Kind::Guarded(_) | Kind::Invalidation(_) | Kind::Touches(..) => true,
+            Kind::MetaGet(_)
+            | Kind::Guarded(_)
+            | Kind::Structure(_)
+            | Kind::Invalidation(_)
+            | Kind::Touches(..) => true,
             Kind::Reply(_) | Kind::Forward(_) | Kind::TagGet(_) | Kind::FlushAll(_) | Kind::Statistics(_) => {
                 !self.invalidates.is_empty()
             }
@@ -123,6 +130,10 @@ impl Call {
             Kind::MetaGet(get) => return get.poll(&scope, cx, out),
             Kind::TagGet(get) => get.poll(&scope, out),
             Kind::Guarded(write) => match write.poll(&scope, cx, out) {
+                Poll::Ready(outcome) => self.done(outcome, length, &scope, cx, out),
+                Poll::Pending => Poll::Pending,
+            },
+            Kind::Structure(call) => match call.poll(&scope, out) {
                 Poll::Ready(outcome) => self.done(outcome, length, &scope, cx, out),
                 Poll::Pending => Poll::Pending,
             },

@@ -41,6 +41,11 @@ impl MetaDialect {
         }
     }
 
+    /// Whether the command is `mg`.
+    pub(crate) fn reads(&self) -> bool {
+        self.verb == MetaVerb::Get
+    }
+
     fn meta(&self) -> Meta<'_> {
         Meta { verb: self.verb, key: &self.key, flags: &self.flags, data: &[] }
     }

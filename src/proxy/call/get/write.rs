@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
-use super::{Get, KeyGet, TagGet, tag_flags};
+use super::{Get, KeyGet, StructureRead, TagGet, tag_flags};
 use crate::error::Failure;
 use crate::guard::{Item, Operation, ServerReply, parse_version, version_of};
 use crate::metrics::{NO_RULE, Outcome};
@@ -12,6 +12,7 @@ use crate::proxy::guarded::wire;
 use crate::proxy::replies::classic::put_value_line;
 use crate::proxy::replies::outcome::ReadOutcome;
 use crate::proxy::scope::CallScope;
+use crate::proxy::structures::call::{counted_read, read_outcome};
 use crate::upstream::OnError;
 use crate::upstream::pending_replies::Reply;
 
@@ -115,6 +116,23 @@ impl Get {
                         put_value_line(out, &tag.key, 0, cas, version.len());
                         out.extend_from_slice(version);
                         out.extend_from_slice(b"\r\n");
+                    }
+                }
+                KeyGet::Structure(at) => {
+                    let StructureRead::Sent(run) = &self.structures[*at] else { continue };
+                    let plan = scope.proxy.structure(run.key());
+                    let Some(outcome) = run.outcome() else { continue };
+                    let read = read_outcome(outcome, &scope.proxy.pools[plan.pool]);
+                    scope.count(plan.rule, counted_read(&read));
+                    match read {
+                        ReadOutcome::Value(hit, marks) => {
+                            let cas = self.kind.cas.then_some(marks.cas);
+                            put_value_line(out, &run.key().key, hit.flags, cas, hit.payload.len());
+                            out.extend_from_slice(&hit.payload);
+                            out.extend_from_slice(b"\r\n");
+                        }
+                        ReadOutcome::Failed(failed) => failure = Some(failed),
+                        _ => {}
                     }
                 }
                 KeyGet::Guarded(at) => {

@@ -4,17 +4,18 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use super::write::version;
-use super::{Get, KeyGet};
+use super::{Get, KeyGet, StructureRead};
 use crate::error::Failure;
 use crate::guard::shown_cas;
-use crate::metrics::Outcome;
+use crate::metrics::{NO_RULE, Outcome};
 use crate::protocol::binary::Head;
-use crate::protocol::binary::reply::{put_done, put_hit, put_miss};
+use crate::protocol::binary::reply::{put_done, put_hit, put_miss, put_translated};
 use crate::protocol::reply::{Value, values};
 use crate::proxy::replies::binary::{put_failure, put_value};
 use crate::proxy::replies::large::LargeReply;
 use crate::proxy::replies::outcome::ReadOutcome;
 use crate::proxy::scope::CallScope;
+use crate::proxy::structures::call::{counted_read, read_outcome};
 
 /// What the replies repeat of the requests.
 pub(in crate::proxy::call) struct BinaryGets {
@@ -78,6 +79,30 @@ impl Get {
                         let _ = put_value(head, &tag.key, 0, item.cas.number, &version, out);
                     }
                     (None, failure) => missed(head, &tag.key, failure, out),
+                },
+                KeyGet::Structure(at) => match &self.structures[*at] {
+                    StructureRead::Refused(line) => {
+                        scope.count(NO_RULE, Outcome::ClientError);
+                        put_translated(head, line.as_bytes(), out);
+                    }
+                    StructureRead::Sent(run) => {
+                        let plan = scope.proxy.structure(run.key());
+                        let pool = &scope.proxy.pools[plan.pool];
+                        let read = run.outcome().map(|outcome| read_outcome(outcome, pool));
+                        let read = read.unwrap_or(ReadOutcome::Miss(None));
+                        scope.count(plan.rule, counted_read(&read));
+                        let key = &run.key().key;
+                        match read {
+                            ReadOutcome::Value(hit, marks) => {
+                                put_hit(head, key, hit.flags, marks.cas, hit.payload.len(), out);
+                                out.extend_from_slice(&hit.payload);
+                            }
+                            ReadOutcome::Failed(failure) => put_failure(head, failure, out),
+                            _ => put_miss(head, key, out),
+                        }
+                    }
+                    // All have been sent.
+                    StructureRead::Unsent(key) => put_miss(head, &key.key, out),
                 },
                 KeyGet::Guarded(at) => {
                     let get = &self.guarded[*at];

@@ -1,0 +1,109 @@
+//! The commands of a kind to the server, and the replies.
+
+use bytes::Bytes;
+
+use super::item::ItemKey;
+use crate::error::Failure;
+
+/// The CAS number of an item, and the epoch of the connection that read it: it is not valid in another one, because a server that
+/// has restarted counts from one again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Cas {
+    /// As returned by the server.
+    pub number: u64,
+    /// How many connections to that server had been made when the item was read.
+    pub epoch: u32,
+}
+
+/// One command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    /// The item that it is for. [`Operation::GetMany`] has keys of its own, and none here.
+    pub key: ItemKey,
+    /// What it does.
+    pub operation: Operation,
+}
+
+/// The commands of one round trip. The server receives them in this order.
+pub type Commands = Vec<Command>;
+
+/// The replies to [`Commands`], in the same order.
+pub type Replies = Vec<Reply>;
+
+/// Under which condition an item is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Always.
+    Set,
+    /// Only if there is none.
+    Add,
+}
+
+/// What a command does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Operation {
+    /// `mg … v t f c`. The reply is an [`Reply::Item`] or [`Reply::Absent`].
+    Get,
+    /// `ms`. The reply is [`Reply::Stored`], [`Reply::NotStored`], [`Reply::Exists`] or [`Reply::Absent`].
+    Store {
+        /// Under which condition.
+        mode: Mode,
+        /// The value.
+        value: Bytes,
+        /// The flags of the client that stored it.
+        flags: u32,
+        /// As memcached interprets it.
+        exptime: i64,
+    },
+    /// `ma`, which creates a number that is not there. The reply is a [`Reply::Number`] or [`Reply::NotANumber`].
+    Count {
+        /// Subtracts.
+        decr: bool,
+        /// How much.
+        delta: u64,
+        /// The number that it creates.
+        initial: u64,
+        /// The exptime of a number that it creates.
+        exptime: i64,
+    },
+    /// `md`. The reply is [`Reply::Done`], [`Reply::Absent`] or [`Reply::Exists`].
+    Delete,
+}
+
+/// An item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Value {
+    /// The value.
+    pub data: Bytes,
+    /// The flags of the client that stored it.
+    pub flags: u32,
+    /// Its CAS.
+    pub cas: Cas,
+    /// The seconds that it still lives; `None`: for ever.
+    pub ttl: Option<u32>,
+}
+
+/// The reply to a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// The item.
+    Item(Value),
+    /// There is no such item.
+    Absent,
+    /// Stored with this CAS.
+    Stored(Cas),
+    /// There is such an item, or, for an append, there is none or no room.
+    NotStored,
+    /// The item has another CAS.
+    Exists,
+    /// Done.
+    Done,
+    /// The number after the change, and the CAS and remaining seconds of the item.
+    Number(u64, Cas, Option<u32>),
+    /// The item is no number.
+    NotANumber,
+    /// The value is larger than the server accepts.
+    TooLarge,
+    /// There is no reply, and whether the command was carried out is unknown.
+    Failed(Failure),
+}

@@ -1,0 +1,64 @@
+//! What a kind's state machine takes and gives.
+
+use bytes::Bytes;
+
+use super::command::{Commands, Replies};
+use crate::error::Failure;
+
+/// What a decision depends on, besides replies.
+#[derive(Debug, Clone, Copy)]
+pub struct Inputs {
+    /// Wall time in ms since 1970.
+    pub now: u64,
+}
+
+/// A client's command on a key with a kind, while it is carried out. It begins with the replies to no commands.
+pub trait Machine: std::fmt::Debug {
+    /// The replies to the commands that it returned last. All of them have arrived.
+    fn resume(&mut self, replies: Replies, inputs: &Inputs) -> Step;
+}
+
+/// What happens next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// These commands are sent in one round trip.
+    Send(Commands),
+    /// The command is done.
+    Done(Outcome),
+}
+
+/// How a client's command ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The reply to a read.
+    Value {
+        /// The value.
+        data: Bytes,
+        /// The flags of the client that stored it, 0 if several have.
+        flags: u32,
+        /// The item's CAS, 0 if it is made of several.
+        cas: u64,
+        /// The seconds that it still lives; `None`: for ever, or not known.
+        ttl: Option<u32>,
+    },
+    /// There is nothing.
+    Miss,
+    /// Stored with this CAS, 0 if it is made of several items.
+    Stored(u64),
+    /// Not stored, because there is such an item.
+    NotStored,
+    /// Deleted.
+    Deleted,
+    /// There was nothing to delete.
+    NotFound,
+    /// The number after the change, the item's CAS, and the seconds that it still lives.
+    Counted(u64, u64, Option<u32>),
+    /// The item is no number.
+    NotANumber,
+    /// The client's error, as a line with its CRLF.
+    Refused(&'static str),
+    /// The value is larger than the server accepts.
+    TooLarge,
+    /// The server gave no usable reply. Whether the command was carried out is unknown.
+    Failed(Failure),
+}

@@ -1,0 +1,23 @@
+//! The structures that a rule may give to its keys, besides raw and guarded ones: what they do with a client's command.
+//!
+//! A kind is a state machine for one command: it gives the commands of a round trip, takes the replies, and ends with an outcome.
+//! All items of one key are on the server of that key, so that a round trip goes to one server. The wire format of their keys is
+//! in `item`.
+//!
+//! The modules are in the order in which a command meets them. Each imports only those below it.
+
+mod dispatch;
+mod counter;
+mod machine;
+mod expiry;
+mod request;
+mod item;
+mod command;
+mod settings;
+
+pub use command::{Cas, Command, Commands, Mode, Operation, Replies, Reply, Value};
+pub use dispatch::{begin, commands_of, split};
+pub use item::{INFIX, ItemKey, is_reserved};
+pub use machine::{Inputs, Machine, Outcome, Step};
+pub use request::{Request, Verb};
+pub use settings::{Counter, Kind};

@@ -1,0 +1,45 @@
+//! A client's command on a key with a kind, in whatever protocol it came.
+
+/// A command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// `get`, `gets`, `mg`.
+    Get,
+    /// A command with a value.
+    Store {
+        /// Which one.
+        verb: Verb,
+        /// The value.
+        data: &'a [u8],
+        /// The client's flags.
+        flags: u32,
+        /// As memcached interprets it.
+        exptime: i64,
+    },
+    /// `incr`, `decr`, `ma`.
+    Count {
+        /// Subtracts.
+        decr: bool,
+        /// How much.
+        delta: u64,
+        /// The number to create and its exptime, if the client says so.
+        initial: Option<(u64, i64)>,
+    },
+    /// `delete`, `md`.
+    Delete,
+    /// A command that no kind has.
+    Other,
+}
+
+/// A command with a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    /// `set`
+    Set,
+    /// `add`
+    Add,
+    /// `append`
+    Append,
+    /// `replace`, `prepend`, `cas`: no kind has them.
+    Other,
+}

@@ -1,0 +1,237 @@
+//! A client's command on a structure: which request it is, and the reply to it.
+
+use bytes::{Bytes, BytesMut};
+use std::task::Poll;
+
+use super::run::StructureRun;
+use crate::guard::{self, Counted, Hit};
+use crate::kinds::{self, Outcome};
+use crate::metrics;
+use crate::protocol::binary::Head;
+use crate::protocol::binary::parse as binary;
+use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
+use crate::proxy::client::Client;
+use crate::proxy::key::StructureKey;
+use crate::proxy::pipeline::Proxy;
+use crate::proxy::plan::MetaWinner;
+use crate::proxy::replies::dialect::Dialect;
+use crate::proxy::replies::meta::MetaDialect;
+use crate::proxy::replies::outcome::{ItemMarks, ReadOutcome, WriteOutcome};
+use crate::proxy::scope::CallScope;
+use crate::upstream::pool::Pool;
+
+/// The reply to a command on a key that belongs to Kennel.
+pub(crate) const RESERVED: &str = "CLIENT_ERROR keys that contain @kennel: are reserved\r\n";
+/// The reply to a command whose key no classic command could have.
+const NOT_TEXT: &str = "CLIENT_ERROR the key of a structure must be text\r\n";
+/// The reply to a command of a binary client that names a CAS.
+const NO_CAS: &str = "CLIENT_ERROR a command on the key of a structure cannot name a CAS\r\n";
+/// The reply to a meta command with a flag that does not apply.
+const BAD_FLAG: &str = "CLIENT_ERROR a flag does not apply to the key of a structure\r\n";
+
+/// A command that writes, or an `mg`.
+pub(crate) struct StructureCall {
+    run: StructureRun,
+    dialect: Dialect,
+}
+
+impl StructureCall {
+    /// Begins a classic command that writes. The error is a line with its CRLF.
+    pub(crate) fn classic(
+        request: &Request<'_>,
+        key: StructureKey,
+        proxy: &Proxy,
+        client: &Client,
+    ) -> Result<StructureCall, &'static str> {
+        let request = match *request {
+            Request::Store(Store { verb, flags, exptime, data, .. }) => {
+                kinds::Request::Store { verb: verb_of(verb), data, flags, exptime }
+            }
+            Request::Arith { decr, delta, .. } => kinds::Request::Count { decr, delta, initial: None },
+            Request::Delete { .. } => kinds::Request::Delete,
+            _ => kinds::Request::Other,
+        };
+        let run = StructureRun::begin(request, key, proxy, client)?;
+        Ok(StructureCall { run, dialect: Dialect::Classic })
+    }
+
+    /// Begins a command of a binary client that writes, or a `touch`. The error is a line with its CRLF.
+    pub(crate) fn binary(
+        command: &binary::Command<'_>,
+        head: Head,
+        key: StructureKey,
+        proxy: &Proxy,
+        client: &Client,
+    ) -> Result<StructureCall, &'static str> {
+        if let Some(refused) = key.refused_unless_text() {
+            return Err(refused);
+        }
+        let request = match *command {
+            binary::Command::Store(binary::Store { cas: 1.., .. })
+            | binary::Command::Delete { cas: 1.., .. }
+            | binary::Command::Count { cas: 1.., .. } => return Err(NO_CAS),
+            binary::Command::Store(binary::Store { verb, flags, exptime, data, .. }) => {
+                kinds::Request::Store { verb: verb_of(verb), data, flags, exptime }
+            }
+            binary::Command::Count { decr, delta, create, .. } => {
+                let initial = create.map(|(exptime, initial)| (initial, exptime));
+                kinds::Request::Count { decr, delta, initial }
+            }
+            binary::Command::Delete { .. } => kinds::Request::Delete,
+            _ => kinds::Request::Other,
+        };
+        let run = StructureRun::begin(request, key, proxy, client)?;
+        Ok(StructureCall { run, dialect: Dialect::Binary(head) })
+    }
+
+    /// Begins a meta command other than `mn` and `me`. The error is a line with its CRLF.
+    pub(crate) fn meta(
+        meta: &Meta<'_>,
+        dialect: MetaDialect,
+        key: StructureKey,
+        proxy: &Proxy,
+        client: &Client,
+    ) -> Result<StructureCall, &'static str> {
+        if let Some(refused) = key.refused_unless_text() {
+            return Err(refused);
+        }
+        // memcached ignores P and L, which are for proxies.
+        let known: &[u8] = match meta.verb {
+            MetaVerb::Get => b"bcfkqstuvOPL",
+            MetaVerb::Set => b"bckqsFMOTPL",
+            MetaVerb::Delete => b"bkqOPL",
+            MetaVerb::Arith => b"bckqtvDJMNOPL",
+            MetaVerb::Noop | MetaVerb::Debug => b"",
+        };
+        if !meta.has_only(known) {
+            return Err(BAD_FLAG);
+        }
+        let options = meta.options();
+        let request = match meta.verb {
+            MetaVerb::Get => kinds::Request::Get,
+            MetaVerb::Set => kinds::Request::Store {
+                verb: match options.mode.to_ascii_uppercase() {
+                    0 | b'S' => kinds::Verb::Set,
+                    b'E' => kinds::Verb::Add,
+                    b'A' => kinds::Verb::Append,
+                    _ => kinds::Verb::Other,
+                },
+                data: meta.data,
+                flags: options.flags,
+                exptime: options.exptime.unwrap_or(0),
+            },
+            MetaVerb::Delete => kinds::Request::Delete,
+            MetaVerb::Arith => kinds::Request::Count {
+                decr: matches!(options.mode, b'D' | b'd' | b'-'),
+                delta: options.delta,
+                initial: options.vivify.map(|exptime| (options.initial, exptime)),
+            },
+            MetaVerb::Noop | MetaVerb::Debug => kinds::Request::Other,
+        };
+        let run = StructureRun::begin(request, key, proxy, client)?;
+        Ok(StructureCall { run, dialect: Dialect::Meta(dialect) })
+    }
+
+    /// Returns the outcome once it is done, and appends the reply to `out`.
+    pub(crate) fn poll(&mut self, scope: &CallScope<'_>, out: &mut BytesMut) -> Poll<metrics::Outcome> {
+        let CallScope { proxy, client, .. } = scope;
+        if !self.run.poll(proxy, client) {
+            return Poll::Pending;
+        }
+        let Some(outcome) = self.run.outcome() else { return Poll::Pending };
+        let plan = proxy.structure(self.run.key());
+        let counted = match &self.dialect {
+            Dialect::Meta(meta) if meta.reads() => {
+                let read = read_outcome(outcome, &proxy.pools[plan.pool]);
+                let counted = counted_read(&read);
+                // A structure is never too large to copy: see `kinds`.
+                if let Some(large) = meta.write_read(&read, MetaWinner::Miss, 0, out) {
+                    out.extend_from_slice(&large.bytes);
+                    out.extend_from_slice(large.trailer);
+                }
+                counted
+            }
+            dialect => {
+                dialect.write(&write_outcome(outcome), 0, out);
+                counted_write(outcome)
+            }
+        };
+        scope.count(plan.rule, counted);
+        Poll::Ready(counted)
+    }
+}
+
+impl StructureKey {
+    /// The error if no classic command could have this key. A line with its CRLF.
+    pub(crate) fn refused_unless_text(&self) -> Option<&'static str> {
+        self.key.iter().any(|byte| *byte <= b' ' || *byte == 0x7f).then_some(NOT_TEXT)
+    }
+}
+
+fn verb_of(verb: Verb) -> kinds::Verb {
+    match verb {
+        Verb::Set => kinds::Verb::Set,
+        Verb::Add => kinds::Verb::Add,
+        Verb::Append => kinds::Verb::Append,
+        Verb::Replace | Verb::Prepend | Verb::Cas(_) => kinds::Verb::Other,
+    }
+}
+
+/// The outcome for the metrics of a command that is refused with this line.
+pub(crate) fn refusal(line: &str) -> metrics::Outcome {
+    if line.starts_with("SERVER_ERROR") {
+        metrics::Outcome::ServerError
+    } else {
+        metrics::Outcome::ClientError
+    }
+}
+
+/// What a client is shown of the outcome of a read.
+pub(crate) fn read_outcome(outcome: &Outcome, pool: &Pool) -> ReadOutcome {
+    match outcome {
+        Outcome::Value { data, flags, cas, ttl } => {
+            let hit = Hit { payload: data.clone(), flags: *flags, ttl: *ttl, ..Hit::nothing() };
+            ReadOutcome::Value(hit, ItemMarks::of(*cas))
+        }
+        Outcome::Failed(failure) if !pool.on_error().is_miss() => ReadOutcome::Failed(*failure),
+        _ => ReadOutcome::Miss(None),
+    }
+}
+
+/// The outcome of a read for the metrics.
+pub(crate) fn counted_read(outcome: &ReadOutcome) -> metrics::Outcome {
+    match outcome {
+        ReadOutcome::Value(..) => metrics::Outcome::Hit,
+        ReadOutcome::Failed(_) => metrics::Outcome::ServerError,
+        _ => metrics::Outcome::Miss,
+    }
+}
+
+fn write_outcome(outcome: &Outcome) -> WriteOutcome {
+    let cas = |number| guard::Cas { number, epoch: 0 };
+    match *outcome {
+        Outcome::Stored(number) => WriteOutcome::Stored(cas(number)),
+        Outcome::NotStored => WriteOutcome::NotStored,
+        Outcome::Deleted => WriteOutcome::Deleted,
+        Outcome::NotFound | Outcome::Miss | Outcome::Value { .. } => WriteOutcome::NotFound,
+        Outcome::Counted(number, item, ttl) => {
+            WriteOutcome::Counted(Counted { number, cas: cas(item), ttl, created: false })
+        }
+        Outcome::NotANumber => WriteOutcome::NotANumber,
+        Outcome::Refused(line) => WriteOutcome::Verbatim(Bytes::from_static(line.as_bytes())),
+        Outcome::TooLarge => WriteOutcome::TooLarge,
+        Outcome::Failed(failure) => WriteOutcome::Failed(failure),
+    }
+}
+
+fn counted_write(outcome: &Outcome) -> metrics::Outcome {
+    match outcome {
+        Outcome::Stored(_) => metrics::Outcome::Stored,
+        Outcome::NotStored => metrics::Outcome::NotStored,
+        Outcome::Deleted => metrics::Outcome::Deleted,
+        Outcome::NotFound | Outcome::Miss | Outcome::Value { .. } => metrics::Outcome::NotFound,
+        Outcome::Counted(..) => metrics::Outcome::Counted,
+        Outcome::NotANumber | Outcome::Refused(_) => metrics::Outcome::ClientError,
+        Outcome::TooLarge | Outcome::Failed(_) => metrics::Outcome::ServerError,
+    }
+}

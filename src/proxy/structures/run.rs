@@ -1,0 +1,95 @@
+//! Runs a kind's state machine for one command of a client: sends its commands to the server of the key, and passes the replies
+//! back.
+
+use super::wire;
+use crate::error::Failure;
+use crate::kinds::{self, Command, Inputs, Machine, Outcome, Replies, Reply, Request, Step};
+use crate::proxy::client::Client;
+use crate::proxy::key::StructureKey;
+use crate::proxy::pipeline::Proxy;
+use crate::proxy::plan::StructurePlan;
+use crate::proxy::scope::AccessSet;
+use crate::upstream::pending_replies::ReplyId;
+
+/// A command of a client that is carried out.
+pub(crate) struct StructureRun {
+    key: StructureKey,
+    machine: Box<dyn Machine>,
+    /// The commands of the last round trip.
+    sent: Vec<(Command, ReplyId)>,
+    outcome: Option<Outcome>,
+}
+
+impl StructureRun {
+    /// Begins a command, and sends the commands of its first round trip. The error is a line with its CRLF.
+    pub(crate) fn begin(
+        request: Request<'_>,
+        key: StructureKey,
+        proxy: &Proxy,
+        client: &Client,
+    ) -> Result<StructureRun, &'static str> {
+        let kind = &proxy.structure(&key).kind;
+        let machine = kinds::begin(kind, &key.key, key.length, request, proxy.now().wall)?;
+        let mut run = StructureRun { key, machine, sent: Vec::new(), outcome: None };
+        run.resume(Replies::new(), proxy, client);
+        Ok(run)
+    }
+
+    fn resume(&mut self, replies: Replies, proxy: &Proxy, client: &Client) {
+        match self.machine.resume(replies, &Inputs { now: proxy.now().wall }) {
+            Step::Done(outcome) => self.outcome = Some(outcome),
+            Step::Send(commands) => {
+                let pool = proxy.structure(&self.key).pool;
+                let connection = &proxy.pools[pool].connections()[self.key.server];
+                let send = |command: Command| {
+                    let id = connection.send_guard(&client.pending, None, |out| wire::encode(&command, out));
+                    (command, id)
+                };
+                self.sent = commands.into_iter().map(send).collect();
+            }
+        }
+    }
+
+    /// Runs as far as the replies that have arrived allow. Whether it is done.
+    pub(crate) fn poll(&mut self, proxy: &Proxy, client: &Client) -> bool {
+        while self.outcome.is_none() {
+            if !self.sent.iter().all(|(_, id)| client.pending.has_arrived(*id)) {
+                return false;
+            }
+            let take = |(command, id): (Command, ReplyId)| match client.pending.take(id) {
+                Some(reply) => wire::decode(&command.operation, reply),
+                None => Reply::Failed(Failure::Down),
+            };
+            let replies = self.sent.drain(..).map(take).collect();
+            self.resume(replies, proxy, client);
+        }
+        true
+    }
+
+    /// The key that the client sent.
+    pub(crate) fn key(&self) -> &StructureKey {
+        &self.key
+    }
+
+    /// The outcome, once it is done.
+    pub(crate) fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+}
+
+impl Proxy {
+    /// What applies to the keys of this structure's rule.
+    pub(crate) fn structure(&self, key: &StructureKey) -> &StructurePlan {
+        &self.plan.structures[key.structure]
+    }
+
+    /// What a command on this key accesses. Commands of one round trip with one command to the server are in order by themselves.
+    pub(crate) fn structure_access(&self, key: &StructureKey, write: bool) -> AccessSet {
+        AccessSet::of(self.structure_access_hash(key), write)
+    }
+
+    /// The hash that stands for the key in what a command accesses.
+    pub(crate) fn structure_access_hash(&self, key: &StructureKey) -> Option<u64> {
+        (!self.structure(key).kind.is_one_command()).then(|| self.hash(key.own_key()))
+    }
+}

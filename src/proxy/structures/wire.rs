@@ -1,0 +1,167 @@
+//! The commands of a kind encoded as meta commands, and the servers' replies decoded.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use crate::error::Failure;
+use crate::kinds::{Cas, Command, Mode, Operation, Reply, Value};
+use crate::protocol::decimal::write_decimal;
+use crate::protocol::reply::{MetaReply, Status, meta};
+use crate::upstream::pending_replies::Reply as ServerReply;
+
+/// memcached's reply for an item that is larger than `item_size_max`.
+const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
+/// memcached's reply to a count of an item that is no number.
+const NOT_A_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value";
+
+/// Appends a command.
+pub(super) fn encode(Command { key, operation }: &Command, out: &mut BytesMut) {
+    let start = |out: &mut BytesMut, word: &[u8]| {
+        out.extend_from_slice(word);
+        out.extend_from_slice(key);
+    };
+    match operation {
+        Operation::Get => {
+            start(out, b"mg ");
+            out.extend_from_slice(b" v t f c");
+        }
+        Operation::Store { mode, value, flags, exptime } => {
+            out.reserve(value.len() + key.len() + 64);
+            start(out, b"ms ");
+            number(out, b" ", value.len());
+            out.extend_from_slice(match mode {
+                Mode::Set => b" c",
+                Mode::Add => b" c ME",
+            });
+            number(out, b" T", *exptime);
+            number(out, b" F", *flags);
+            out.extend_from_slice(b"\r\n");
+            out.extend_from_slice(value);
+        }
+        Operation::Count { decr, delta, initial, exptime } => {
+            start(out, b"ma ");
+            number(out, b" N", *exptime);
+            number(out, b" J", *initial);
+            number(out, b" D", *delta);
+            // The flags apply in their order: before `N`, `t` would be that of an item without a TTL.
+            out.extend_from_slice(if *decr { b" v t c MD" } else { b" v t c" });
+        }
+        Operation::Delete => start(out, b"md "),
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends `before` and the number.
+fn number(out: &mut BytesMut, before: &[u8], number: impl itoa::Integer) {
+    out.extend_from_slice(before);
+    write_decimal(out, number);
+}
+
+/// Decodes the reply to a command with this operation.
+pub(super) fn decode(operation: &Operation, reply: ServerReply) -> Reply {
+    let (bytes, epoch) = match reply {
+        ServerReply::Answered { bytes, epoch } => (bytes, epoch),
+        ServerReply::StaleCas => return Reply::Exists,
+        // Only the gets of raw keys are batched.
+        ServerReply::Part { .. } => return Reply::Failed(Failure::Refused),
+        ServerReply::Failed(failure) => return Reply::Failed(failure),
+    };
+    let reply = meta(&bytes);
+    let cas = |reply: &MetaReply<'_>| Some(Cas { number: reply.number(b'c')?, epoch });
+    let decoded = match (reply.status, operation) {
+        (Status::Va | Status::Hd, Operation::Get) => item(&reply, epoch).map(|item| {
+            let length = reply.data.len();
+            Reply::Item(Value { data: value(&bytes, length), ..item })
+        }),
+        (Status::Va, Operation::Count { .. }) => count(&reply, epoch),
+        (Status::Hd, Operation::Store { .. }) => cas(&reply).map(Reply::Stored),
+        (Status::Hd, Operation::Delete) => Some(Reply::Done),
+        (Status::En | Status::Nf, _) => Some(Reply::Absent),
+        (Status::Ns, _) => Some(Reply::NotStored),
+        (Status::Ex, _) => Some(Reply::Exists),
+        (Status::Error, Operation::Store { .. }) if reply.data == TOO_LARGE => Some(Reply::TooLarge),
+        (Status::Error, Operation::Count { .. }) if reply.data == NOT_A_NUMBER => Some(Reply::NotANumber),
+        _ => None,
+    };
+    decoded.unwrap_or(Reply::Failed(Failure::Refused))
+}
+
+/// The value at the end of a reply, before its CRLF.
+fn value(reply: &Bytes, length: usize) -> Bytes {
+    if length == 0 {
+        return Bytes::new();
+    }
+    let mut value = reply.clone();
+    value.truncate(reply.len() - b"\r\n".len());
+    value.advance(value.len() - length);
+    value
+}
+
+/// An item without its value.
+fn item(reply: &MetaReply<'_>, epoch: u32) -> Option<Value> {
+    let flags = u32::try_from(reply.number(b'f')?).ok()?;
+    let cas = Cas { number: reply.number(b'c')?, epoch };
+    Some(Value { data: Bytes::new(), flags, cas, ttl: ttl(reply)? })
+}
+
+fn count(reply: &MetaReply<'_>, epoch: u32) -> Option<Reply> {
+    let number = std::str::from_utf8(reply.data).ok()?.parse().ok()?;
+    Some(Reply::Number(number, Cas { number: reply.number(b'c')?, epoch }, ttl(reply)?))
+}
+
+/// The remaining seconds of an item, `Some(None)` if it does not expire; `None` if the reply lacks them.
+fn ttl(reply: &MetaReply<'_>) -> Option<Option<u32>> {
+    match reply.token(b't')? {
+        b"-1" => Some(None),
+        _ => Some(Some(u32::try_from(reply.number(b't')?).ok()?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::ItemKey;
+
+    fn encoded(operation: Operation) -> String {
+        let mut out = BytesMut::new();
+        encode(&Command { key: ItemKey::from_slice(b"k"), operation }, &mut out);
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn commands_are_encoded_as_memcached_parses_them() {
+        assert_eq!(encoded(Operation::Get), "mg k v t f c\r\n");
+        let store = |mode| Operation::Store { mode, value: Bytes::from_static(b"ab"), flags: 3, exptime: -1 };
+        assert_eq!(encoded(store(Mode::Set)), "ms k 2 c T-1 F3\r\nab\r\n");
+        assert_eq!(encoded(store(Mode::Add)), "ms k 2 c ME T-1 F3\r\nab\r\n");
+        let count = |decr| Operation::Count { decr, delta: 2, initial: u64::MAX, exptime: 9 };
+        assert_eq!(encoded(count(false)), "ma k N9 J18446744073709551615 D2 v t c\r\n");
+        assert_eq!(encoded(count(true)), "ma k N9 J18446744073709551615 D2 v t c MD\r\n");
+        assert_eq!(encoded(Operation::Delete), "md k\r\n");
+    }
+
+    #[test]
+    fn replies_are_decoded_and_what_no_server_sends_is_a_failure() {
+        let of = |operation: &Operation, text: &'static str| {
+            decode(operation, ServerReply::Answered { bytes: Bytes::from_static(text.as_bytes()), epoch: 2 })
+        };
+        let cas = |number| Cas { number, epoch: 2 };
+        let item = Value { data: Bytes::from_static(b"ab"), flags: 5, cas: cas(9), ttl: None };
+        let refused = Reply::Failed(Failure::Refused);
+        assert_eq!(of(&Operation::Get, "VA 2 t-1 f5 c9\r\nab\r\n"), Reply::Item(item));
+        assert_eq!(of(&Operation::Get, "EN\r\n"), Reply::Absent);
+        assert_eq!(of(&Operation::Get, "VA 2 f5 c9\r\nab\r\n"), refused);
+        let count = Operation::Count { decr: false, delta: 1, initial: 1, exptime: 0 };
+        assert_eq!(of(&count, "VA 2 t7 c4\r\n10\r\n"), Reply::Number(10, cas(4), Some(7)));
+        assert_eq!(of(&count, "VA 2 t7 c4\r\nxx\r\n"), refused);
+        let text = "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+        assert_eq!(of(&count, text), Reply::NotANumber);
+        let store = Operation::Store { mode: Mode::Add, value: Bytes::new(), flags: 0, exptime: 0 };
+        assert_eq!(of(&store, "HD c8\r\n"), Reply::Stored(cas(8)));
+        assert_eq!(of(&store, "NS c0\r\n"), Reply::NotStored);
+        assert_eq!(of(&store, "SERVER_ERROR object too large for cache\r\n"), Reply::TooLarge);
+        assert_eq!(of(&store, "SERVER_ERROR out of memory\r\n"), refused);
+        assert_eq!(of(&Operation::Delete, "HD\r\n"), Reply::Done);
+        assert_eq!(of(&Operation::Delete, "NF\r\n"), Reply::Absent);
+        assert_eq!(decode(&Operation::Get, ServerReply::StaleCas), Reply::Exists);
+    }
+}

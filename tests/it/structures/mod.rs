@@ -1,0 +1,41 @@
+//! Keys with a kind, through two sidecars with real servers: one file per kind, and what all kinds have in common.
+
+mod common;
+mod counter;
+
+use crate::world::{Kennel, Memcached, addresses, memcacheds, sidecar_toml, without_failover};
+
+/// A rule with this kind for [`sidecar_toml`]; `more` are additional lines of TOML.
+fn rule(name: &str, pattern: &str, kind: &str, more: &str) -> String {
+    format!("[[rules]]\nname = {name:?}\nmatch = {pattern:?}\nkind = {kind:?}\n{more}\n")
+}
+
+/// Three servers and two sidecars with these rules. Structures are the same with and without failover, which would delay the start.
+/// No command times out because the machine is busy.
+fn fleet(rules: &[String]) -> (Vec<Memcached>, [Kennel; 2]) {
+    fleet_with(rules, "request_timeout = \"10s\"")
+}
+
+/// The same with the short time limits of [`sidecar_toml`].
+fn impatient_fleet(rules: &[String]) -> (Vec<Memcached>, [Kennel; 2]) {
+    fleet_with(rules, "request_timeout = \"500ms\"")
+}
+
+fn fleet_with(rules: &[String], timeout: &str) -> (Vec<Memcached>, [Kennel; 2]) {
+    let servers = memcacheds(3);
+    let toml = without_failover(&sidecar_toml(&addresses(&servers), rules));
+    let toml = toml.replace("request_timeout = \"500ms\"", timeout);
+    let sidecars = [Kennel::start(&toml), Kennel::start(&toml)];
+    (servers, sidecars)
+}
+
+/// Sends a command with a value, and returns the first line of the reply.
+fn store(client: &mut crate::client::Client, command: &str, value: &str) -> String {
+    client.send(format!("{command} {}\r\n{value}\r\n", value.len()).as_bytes());
+    client.line()
+}
+
+/// The value of a key as text.
+fn text(client: &mut crate::client::Client, key: &str) -> Option<String> {
+    client.get(key).map(|value| String::from_utf8(value).expect("text"))
+}
