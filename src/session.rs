@@ -129,6 +129,7 @@ pub async fn serve<S: ClientStream>(
     if session.client.has_missed() {
         current.proxy().disconnect(owner, end).await;
     }
+    session.client.release_locks().await;
     // This fails if the client has closed the connection already.
     let _ = session.socket.shutdown().await;
     // If unread input were left when the socket is closed, the connection would be reset and the last reply lost.
@@ -209,6 +210,8 @@ impl<S: ClientStream> Session<'_, S> {
             && self.output.is_empty()
             && self.flushed
             && self.socket.is_plain()
+            // This process renews them.
+            && !self.client.has_locks()
             && (leaving == Leaving::Now || !self.client.awaits_fill(&self.proxy))
             && self.client.moved_misses(&self.proxy).is_some()
     }
@@ -225,7 +228,7 @@ impl<S: ClientStream> Session<'_, S> {
         pending.release_unused();
         // A complete request that has not begun is waiting too.
         let waits = !self.calls.is_empty() || (self.missing == 0 && !self.input.is_empty());
-        pending.set_waiting(waits && self.output.is_empty());
+        pending.set_waiting(waits && self.output.is_empty() || self.client.has_locks());
         pending.set_buffered(
             self.request_bytes + self.input.len() + self.output.tail.len() + self.client.misses_bytes(),
         );

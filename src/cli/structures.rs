@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::config::units::show_duration;
-use crate::kinds::{Counter, Kind};
+use crate::kinds::{Counter, Kind, Lock, Window};
 
 /// Writes what the settings of a structure mean, on indented lines.
 pub(super) fn write(f: &mut fmt::Formatter<'_>, kind: &Kind) -> fmt::Result {
@@ -12,6 +12,44 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, kind: &Kind) -> fmt::Result {
         Kind::Counter(Counter { ttl }) => {
             writeln!(f, "    incr and decr create a counter that is not there; {}", lives(*ttl))?;
             writeln!(f, "    a count that was acknowledged is kept while its server lives")
+        }
+        Kind::Window(Window { window, slots, smooth, unique }) => {
+            let (slot, window) = (show_duration(*window / *slots), show_duration(*window));
+            match unique {
+                true => writeln!(
+                    f,
+                    "    add KEY:VISITOR counts each visitor once in {window}; get returns their number"
+                )?,
+                false => writeln!(
+                    f,
+                    "    incr returns the sum of the last {window}, its own count included; get returns the sum"
+                )?,
+            }
+            match smooth {
+                true => writeln!(
+                    f,
+                    "    in {slots} slots of {slot}; the oldest is weighed by its part that is in the window"
+                ),
+                false => writeln!(
+                    f,
+                    "    in {slots} slots of {slot}; counts are in the sum for up to {slot} longer"
+                ),
+            }
+        }
+        Kind::Lock(Lock { ttl, fence }) => {
+            let ttl = show_duration(*ttl);
+            writeln!(
+                f,
+                "    add takes a lock for as long as the client's connection lives; only that connection can delete it"
+            )?;
+            writeln!(
+                f,
+                "    the lock of a dead sidecar expires after {ttl}, unless the client sets an exptime"
+            )?;
+            match fence {
+                true => writeln!(f, "    get returns the owner and a number that grows from hold to hold"),
+                false => writeln!(f, "    get returns the owner"),
+            }
         }
     }
 }
@@ -48,6 +86,28 @@ mod tests {
                 "kind = \"counter\"\nttl = \"90s\"",
                 "counter, in pool main\n    incr and decr create a counter that is not there; it lives for 90s\n    \
                  a count that was acknowledged is kept while its server lives\n",
+            ),
+            (
+                "kind = \"window\"\nwindow = \"5m\"",
+                "window, in pool main\n    incr returns the sum of the last 300s, its own count included; get returns the sum\n    \
+                 in 10 slots of 30s; counts are in the sum for up to 30s longer\n",
+            ),
+            (
+                "kind = \"window\"\nwindow = \"1s\"\nslots = 4\nsmooth = true\nunique = true",
+                "window, in pool main\n    add KEY:VISITOR counts each visitor once in 1s; get returns their number\n    \
+                 in 4 slots of 250ms; the oldest is weighed by its part that is in the window\n",
+            ),
+            (
+                "kind = \"lock\"",
+                "lock, in pool main\n    add takes a lock for as long as the client's connection lives; only that connection can \
+                 delete it\n    the lock of a dead sidecar expires after 30s, unless the client sets an exptime\n    get returns \
+                 the owner\n",
+            ),
+            (
+                "kind = \"lock\"\nttl = \"5s\"\nfence = true",
+                "lock, in pool main\n    add takes a lock for as long as the client's connection lives; only that connection can \
+                 delete it\n    the lock of a dead sidecar expires after 5s, unless the client sets an exptime\n    get returns \
+                 the owner and a number that grows from hold to hold\n",
             ),
         ] {
             assert_eq!(describe(keys), expected, "{keys}");

@@ -310,6 +310,11 @@ mod tests {
         ("rules", "near", "\"5ms\"", "5ms"),
         ("rules", "meta_winner", "\"stale\"", "stale"),
         ("rules", "ttl", "\"5s\"", "5s"),
+        ("rules", "fence", "true", "true"),
+        ("rules", "window", "\"5s\"", "5s"),
+        ("rules", "slots", "5", "5"),
+        ("rules", "smooth", "true", "true"),
+        ("rules", "unique", "true", "true"),
     ];
 
     #[test]
@@ -402,9 +407,18 @@ mod tests {
                     ),
                     // With fewer servers, the keys of a failover have no effect.
                     "pools.main" => (t, vec![("servers", "[\"a:1\", \"b:1\", \"c:1\"]")]),
-                    "rules" if *key == "ttl" => {
-                        (t, vec![("name", "\"pages\""), ("match", "\"x*\""), ("kind", "\"counter\"")])
-                    }
+                        "rules" if ["ttl", "fence"].contains(key) => {
+                            (t, vec![("name", "\"pages\""), ("match", "\"x*\""), ("kind", "\"lock\"")])
+                        }
+                        "rules" if ["window", "slots", "smooth", "unique"].contains(key) => (
+                            t,
+                            vec![
+                                ("name", "\"pages\""),
+                                ("match", "\"x*\""),
+                                ("kind", "\"window\""),
+                                ("window", "\"1m\""),
+                            ],
+                        ),
                     "rules" => (t, vec![("name", "\"pages\""), ("match", "\"x\"")]),
                     _ => (t, vec![]),
                 });

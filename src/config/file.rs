@@ -233,6 +233,11 @@ table!(
         near = "near": Text,
         meta_winner = "meta_winner": Text,
         ttl = "ttl": Text,
+        fence = "fence": Flag,
+        window = "window": Text,
+        slots = "slots": Number,
+        smooth = "smooth": Flag,
+        unique = "unique": Flag,
     }
 );
 

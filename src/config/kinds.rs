@@ -5,8 +5,19 @@ use std::time::Duration;
 use config::Value;
 
 use super::file;
-use super::validator::{DAY, KeyPath, Validator, whole_seconds};
-use crate::kinds::{Counter, Kind};
+use super::validator::{DAY, KeyPath, SECOND, Validator, boolean, duration, integer, whole_seconds};
+use crate::kinds::{Counter, Kind, Lock, Window};
+
+/// How long a lock outlives its sidecar by default.
+const LOCK_TTL: Duration = Duration::from_secs(30);
+
+/// The slots of a window by default, and at most.
+const SLOTS: i64 = 10;
+const SLOTS_MAX: i64 = 100;
+/// The shortest slot.
+const SLOT_MIN: Duration = Duration::from_millis(100);
+/// The longest window.
+const WINDOW_MAX: Duration = Duration::from_secs(2_592_000);
 
 /// The value of `kind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,18 +31,24 @@ pub(super) enum KindWord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Structure {
     Counter,
+    Lock,
+    Window,
 }
 
 use KindWord::{Guarded, Raw};
 
 /// The words for them.
-pub(super) const WORDS: [(&str, KindWord); 3] =
-    [("guarded", Guarded), ("raw", Raw), ("counter", KindWord::Structure(Structure::Counter))];
+pub(super) const WORDS: [(&str, KindWord); 5] =
+    [("guarded", Guarded), ("raw", Raw), ("counter", COUNTER), ("lock", LOCK), ("window", WINDOW)];
+
+const COUNTER: KindWord = KindWord::Structure(Structure::Counter);
+const LOCK: KindWord = KindWord::Structure(Structure::Lock);
+const WINDOW: KindWord = KindWord::Structure(Structure::Window);
 
 /// The keys that not every rule has, each with those that have it.
-fn conditional(table: &file::Rule) -> [(&'static str, &Option<Value>, &'static [KindWord]); 16] {
+fn conditional(table: &file::Rule) -> [(&'static str, &Option<Value>, &'static [KindWord]); 21] {
     const GUARDED: &[KindWord] = &[Guarded];
-    const STRUCTURES: &[KindWord] = &[KindWord::Structure(Structure::Counter)];
+    const STRUCTURES: &[KindWord] = &[COUNTER, LOCK, WINDOW];
     [
         ("tags", &table.tags, GUARDED),
         ("tags_in_key", &table.tags_in_key, GUARDED),
@@ -49,6 +66,11 @@ fn conditional(table: &file::Rule) -> [(&'static str, &Option<Value>, &'static [
         ("near", &table.near, GUARDED),
         ("meta_winner", &table.meta_winner, GUARDED),
         ("ttl", &table.ttl, STRUCTURES),
+        ("fence", &table.fence, &[LOCK]),
+        ("window", &table.window, &[WINDOW]),
+        ("slots", &table.slots, &[WINDOW]),
+        ("smooth", &table.smooth, &[WINDOW]),
+        ("unique", &table.unique, &[WINDOW]),
     ]
 }
 
@@ -82,6 +104,33 @@ pub(super) fn structure(
             let ttl =
                 v.value(at, "ttl", &table.ttl, Duration::ZERO, whole_seconds(Duration::ZERO..=3650 * DAY))?;
             Some(Kind::Counter(Counter { ttl }))
+        }
+        Structure::Lock => {
+            let ttl = v.value(at, "ttl", &table.ttl, LOCK_TTL, whole_seconds(SECOND..=DAY));
+            let fence = v.value(at, "fence", &table.fence, false, boolean);
+            Some(Kind::Lock(Lock { ttl: ttl?, fence: fence? }))
+        }
+        Structure::Window => {
+            if table.ttl.is_some() {
+                v.warn(at, "ttl has no effect in a window rule: each count lives as long as window needs it");
+            }
+            let slots = v.value(at, "slots", &table.slots, SLOTS, integer(2..=SLOTS_MAX));
+            let smooth = v.value(at, "smooth", &table.smooth, false, boolean);
+            let unique = v.value(at, "unique", &table.unique, false, boolean);
+            let window = match &table.window {
+                None => {
+                    v.error(at, "window", None, "is missing: add window = \"5m\"");
+                    None
+                }
+                Some(_) => v.value(at, "window", &table.window, WINDOW_MAX, duration(SECOND..=WINDOW_MAX)),
+            };
+            let (window, slots) = (window?, u32::try_from(slots?).ok()?);
+            if window < SLOT_MIN * slots {
+                let message = format!("must be at least 100ms for each of the {slots} slots");
+                v.error(at, "window", table.window.as_ref(), message);
+                return None;
+            }
+            Some(Kind::Window(Window { window, slots, smooth: smooth?, unique: unique? }))
         }
     }
 }

@@ -209,7 +209,7 @@ fn all_errors_are_reported_together() {
         r#"k.toml: rules[0] "user": match ("user:{id}{x}") is not a valid pattern: character 10: a {name} or * directly behind another is ambiguous: put literal text between them"#,
         r#"k.toml: rules[0] "user": lock_ttl ("90s") must be below max_rebuild ("60s", the default)"#,
         r#"k.toml: rules[1] "x": name is missing: metrics show it, add name = "pages""#,
-        r#"k.toml: rules[1] "x": kind ("rw") must be "guarded" or "raw" or "counter""#,
+        r#"k.toml: rules[1] "x": kind ("rw") must be "guarded" or "raw" or "counter" or "lock" or "window""#,
     ];
     assert_eq!(errors.without_places(), expected, "{errors}");
     assert_eq!(errors.to_string(), errors.lines().join("\n"));
@@ -236,6 +236,8 @@ fn every_limit_is_where_the_reference_says() {
     let listen = |keys: &str| format!("{POOL}[listen]\n{keys}");
     let guarded = |keys: &str| rule(&format!("match = \"user:{{id}}\"\n{keys}"));
     let counter = |keys: &str| rule(&format!("match = \"user:*\"\nkind = \"counter\"\n{keys}"));
+    let lock = |keys: &str| rule(&format!("match = \"user:*\"\nkind = \"lock\"\n{keys}"));
+    let window = |keys: &str| rule(&format!("match = \"user:*\"\nkind = \"window\"\n{keys}"));
     let pool = |keys: &str| format!("{POOL}{keys}");
     let servers = |one: &str| format!("[pools.main]\nservers = [{one}]\n");
     let failover = |keys: &str| format!("{}{keys}", servers("\"a:1\", \"b:1\", \"c:1\""));
@@ -267,6 +269,13 @@ fn every_limit_is_where_the_reference_says() {
         (guarded("lock_ttl = \"1s\""), guarded("lock_ttl = \"0s\"")),
         (counter("ttl = \"3650d\""), counter("ttl = \"3651d\"")),
         (counter("ttl = \"0s\""), counter("ttl = \"1ms\"")),
+        (lock("ttl = \"1s\""), lock("ttl = \"0s\"")),
+        (lock("ttl = \"1d\""), lock("ttl = \"86401s\"")),
+        (lock("fence = true"), lock("fence = \"true\"")),
+        (window("window = \"30d\""), window("window = \"31d\"")),
+        (window("window = \"1s\""), window("window = \"999ms\"\nslots = 2")),
+        (window("window = \"1m\"\nslots = 100"), window("window = \"1m\"\nslots = 101")),
+        (window("window = \"1m\"\nslots = 2"), window("window = \"1m\"\nslots = 1")),
         (guarded("lock_ttl = \"2000ms\""), guarded("lock_ttl = \"1500ms\"")),
         (
             guarded("lock_ttl = \"1h\"\nmax_rebuild = \"1d\""),
@@ -507,13 +516,25 @@ fn a_key_of_another_kind_is_rejected_with_the_kinds_that_have_it() {
         ),
         (
             "ttl = \"5s\"",
-            "ttl (\"5s\") has no effect in a guarded rule: remove it, or set kind = \"counter\"",
+            "ttl (\"5s\") has no effect in a guarded rule: remove it, or set kind = \"counter\" or kind = \"lock\" or kind = \"window\"",
         ),
         (
             "kind = \"raw\"\nttl = \"5s\"",
-            "ttl (\"5s\") has no effect in a raw rule: remove it, or set kind = \"counter\"",
+            "ttl (\"5s\") has no effect in a raw rule: remove it, or set kind = \"counter\" or kind = \"lock\" or kind = \"window\"",
         ),
-        ("kind = \"conter\"", "kind (\"conter\") must be \"guarded\" or \"raw\" or \"counter\""),
+        (
+            "kind = \"conter\"",
+            "kind (\"conter\") must be \"guarded\" or \"raw\" or \"counter\" or \"lock\" or \"window\"",
+        ),
+        ("kind = \"window\"", "window is missing: add window = \"5m\""),
+        (
+            "kind = \"window\"\nwindow = \"1s\"\nslots = 11",
+            "window (\"1s\") must be at least 100ms for each of the 11 slots",
+        ),
+        (
+            "kind = \"lock\"\nwindow = \"1s\"",
+            "window (\"1s\") has no effect in a lock rule: remove it, or set kind = \"window\"",
+        ),
     ] {
         let found = error(&rule(&format!("match = \"x\"\n{keys}")));
         assert_eq!(found, format!("k.toml: rules[0] \"user\": {problem}"));

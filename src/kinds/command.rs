@@ -44,6 +44,8 @@ pub enum Mode {
 pub enum Operation {
     /// `mg … v t f c`. The reply is an [`Reply::Item`] or [`Reply::Absent`].
     Get,
+    /// A classic `get` of several items. The reply is [`Reply::Items`].
+    GetMany(Vec<ItemKey>),
     /// `ms`. The reply is [`Reply::Stored`], [`Reply::NotStored`], [`Reply::Exists`] or [`Reply::Absent`].
     Store {
         /// Under which condition.
@@ -54,6 +56,8 @@ pub enum Operation {
         flags: u32,
         /// As memcached interprets it.
         exptime: i64,
+        /// Only if the item still has this CAS.
+        cas: Option<Cas>,
     },
     /// `ma`, which creates a number that is not there. The reply is a [`Reply::Number`] or [`Reply::NotANumber`].
     Count {
@@ -67,7 +71,20 @@ pub enum Operation {
         exptime: i64,
     },
     /// `md`. The reply is [`Reply::Done`], [`Reply::Absent`] or [`Reply::Exists`].
-    Delete,
+    Delete {
+        /// Only if the item still has this CAS.
+        cas: Option<Cas>,
+    },
+}
+
+impl Operation {
+    /// The epoch of the CAS that it names: over another connection it must not be sent, and [`Reply::Exists`] is its reply.
+    pub fn epoch(&self) -> Option<u32> {
+        match self {
+            Operation::Store { cas, .. } | Operation::Delete { cas } => cas.map(|cas| cas.epoch),
+            Operation::Get | Operation::GetMany(_) | Operation::Count { .. } => None,
+        }
+    }
 }
 
 /// An item.
@@ -88,6 +105,8 @@ pub struct Value {
 pub enum Reply {
     /// The item.
     Item(Value),
+    /// The items of [`Operation::GetMany`] that there are.
+    Items(Vec<(ItemKey, Bytes)>),
     /// There is no such item.
     Absent,
     /// Stored with this CAS.

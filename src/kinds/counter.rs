@@ -38,7 +38,7 @@ pub(super) fn begin(
             number(data).ok_or(NOT_A_NUMBER)?;
             let mode = if verb == Verb::Set { Mode::Set } else { Mode::Add };
             let exptime = if exptime == 0 { ttl } else { exptime };
-            Operation::Store { mode, value: Bytes::copy_from_slice(data), flags, exptime }
+            Operation::Store { mode, value: Bytes::copy_from_slice(data), flags, exptime, cas: None }
         }
         Request::Count { decr, delta, initial } => {
             // A number is never below 0.
@@ -46,7 +46,7 @@ pub(super) fn begin(
             let (initial, exptime) = initial.unwrap_or((created, ttl));
             Operation::Count { decr, delta, initial, exptime }
         }
-        Request::Delete => Operation::Delete,
+        Request::Delete => Operation::Delete { cas: None },
         _ => return Err(COMMANDS),
     };
     Ok(CounterMachine { command: Some(Command { key: ItemKey::from_slice(key), operation }) })
@@ -78,7 +78,7 @@ pub(super) fn outcome(reply: Reply) -> Outcome {
         Reply::TooLarge => Outcome::TooLarge,
         Reply::Failed(failure) => Outcome::Failed(failure),
         Reply::Absent => Outcome::NotFound,
-        Reply::Item(_) | Reply::Number(..) => Outcome::Failed(Failure::Refused),
+        Reply::Item(_) | Reply::Items(_) | Reply::Number(..) => Outcome::Failed(Failure::Refused),
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
     use super::super::command::Cas;
     use super::*;
 
-    const INPUTS: Inputs = Inputs { now: 1_700_000_000_000 };
+    const INPUTS: Inputs = Inputs { now: 1_700_000_000_000, random: 7 };
 
     fn first(request: Request<'_>) -> Result<Operation, &'static str> {
         let settings = Counter { ttl: Duration::from_secs(60) };

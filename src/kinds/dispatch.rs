@@ -1,15 +1,26 @@
 //! Which machine carries out a client's command.
 
 use super::counter;
+use super::lock;
 use super::machine::Machine;
 use super::request::Request;
 use super::settings::Kind;
+use super::window;
 
 /// The length of the kind's own key in a key of a client: what follows it names a part. `prefix`: the length of the text that
 /// every key of the rule begins with.
 pub fn split(kind: &Kind, _prefix: usize, key: &[u8]) -> usize {
     match kind {
-        Kind::Counter(_) => key.len(),
+        Kind::Counter(_) | Kind::Lock(_) | Kind::Window(_) => key.len(),
+    }
+}
+
+/// The same for a command with a value, in which the key of a window with `unique` ends at the last ':', before the visitor. `length`
+/// is what [`split`] has returned.
+pub fn split_store(kind: &Kind, length: usize, key: &[u8]) -> usize {
+    match kind {
+        Kind::Window(window) if window.unique => memchr::memrchr(b':', key).unwrap_or(length),
+        _ => length,
     }
 }
 
@@ -17,6 +28,9 @@ pub fn split(kind: &Kind, _prefix: usize, key: &[u8]) -> usize {
 pub fn commands_of(kind: &Kind) -> &'static str {
     match kind {
         Kind::Counter(_) => counter::COMMANDS,
+        Kind::Lock(_) => lock::COMMANDS,
+        Kind::Window(window) if window.unique => window::UNIQUE_COMMANDS,
+        Kind::Window(_) => window::COMMANDS,
     }
 }
 
@@ -25,11 +39,13 @@ pub fn commands_of(kind: &Kind) -> &'static str {
 pub fn begin(
     kind: &Kind,
     key: &[u8],
-    _length: usize,
+    length: usize,
     request: Request<'_>,
     now: u64,
 ) -> Result<Box<dyn Machine>, &'static str> {
     Ok(match kind {
         Kind::Counter(settings) => Box::new(counter::begin(settings, key, request, now)?),
+        Kind::Lock(settings) => lock::begin(settings, key, request, now)?,
+        Kind::Window(settings) => window::begin(settings, key, length, request, now)?,
     })
 }

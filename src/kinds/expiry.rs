@@ -14,6 +14,16 @@ pub(super) fn exptime(ttl: Duration, now: u64) -> i64 {
     i64::try_from(exptime).unwrap_or(i64::MAX)
 }
 
+/// How long an item with this exptime lives; `None` if it has expired, or the exptime is 0. `now`: wall time in ms.
+pub(super) fn remaining(exptime: i64, now: u64) -> Option<Duration> {
+    let exptime = u64::try_from(exptime).ok()?;
+    let seconds = match exptime > RELATIVE_LIMIT {
+        true => exptime.saturating_sub(now / 1000),
+        false => exptime,
+    };
+    (seconds > 0).then(|| Duration::from_secs(seconds))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,20 @@ pub const INFIX: &[u8] = b"@kennel:";
 /// The key of an item, as memcached has it.
 pub type ItemKey = SmallVec<[u8; 64]>;
 
+/// The error for a structure's key that leaves no room for the names below it.
+pub(super) const TOO_LONG: &str =
+    "CLIENT_ERROR the key of a structure is too long for the items below it\r\n";
+
+/// The longest key of an item, in bytes.
+const MAX_KEY: usize = 250;
+
+/// The key of an item below a structure's own key.
+pub(super) fn item_below(own: &[u8], name: &[u8]) -> Result<ItemKey, &'static str> {
+    let mut key = ItemKey::with_capacity(own.len() + INFIX.len() + name.len());
+    [own, INFIX, name].into_iter().for_each(|part| key.extend_from_slice(part));
+    if key.len() > MAX_KEY { Err(TOO_LONG) } else { Ok(key) }
+}
+
 /// Whether a key is the key of an item below a kind's key, which no client may use.
 pub fn is_reserved(key: &[u8]) -> bool {
     memchr::memmem::find(key, INFIX).is_some()
@@ -17,6 +31,13 @@ pub fn is_reserved(key: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_key_of_a_structure_leaves_room_for_the_names_below_it() {
+        let own = vec![b'k'; 250 - INFIX.len() - 5];
+        assert_eq!(item_below(&own, b"fence").map(|key| key.len()), Ok(250));
+        assert_eq!(item_below(&own, b"fence2"), Err(TOO_LONG));
+    }
 
     #[test]
     fn a_key_with_the_infix_anywhere_is_reserved() {

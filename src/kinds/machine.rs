@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::command::{Commands, Replies};
+use super::hold::Hold;
 use crate::error::Failure;
 
 /// What a decision depends on, besides replies.
@@ -10,6 +11,8 @@ use crate::error::Failure;
 pub struct Inputs {
     /// Wall time in ms since 1970.
     pub now: u64,
+    /// A random number.
+    pub random: u64,
 }
 
 /// A client's command on a key with a kind, while it is carried out. It begins with the replies to no commands.
@@ -43,6 +46,8 @@ pub enum Outcome {
     },
     /// There is nothing.
     Miss,
+    /// Stored: the client has this lock from now on.
+    Locked(Box<Hold>),
     /// Stored with this CAS, 0 if it is made of several items.
     Stored(u64),
     /// Not stored, because there is such an item.

@@ -8,7 +8,10 @@
 
 mod dispatch;
 mod counter;
+mod lock;
+mod window;
 mod machine;
+mod hold;
 mod expiry;
 mod request;
 mod item;
@@ -16,8 +19,10 @@ mod command;
 mod settings;
 
 pub use command::{Cas, Command, Commands, Mode, Operation, Replies, Reply, Value};
-pub use dispatch::{begin, commands_of, split};
+pub use dispatch::{begin, commands_of, split, split_store};
+pub use hold::Hold;
 pub use item::{INFIX, ItemKey, is_reserved};
+pub use lock::HoldMachine;
 pub use machine::{Inputs, Machine, Outcome, Step};
 pub use request::{Request, Verb};
-pub use settings::{Counter, Kind};
+pub use settings::{Counter, Kind, Lock, Window};

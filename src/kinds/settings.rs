@@ -7,6 +7,10 @@ use std::time::Duration;
 pub enum Kind {
     /// A number that each command changes at once.
     Counter(Counter),
+    /// What one connection at a time has.
+    Lock(Lock),
+    /// A count over a sliding window of time.
+    Window(Window),
 }
 
 impl Kind {
@@ -14,6 +18,8 @@ impl Kind {
     pub fn word(&self) -> &'static str {
         match self {
             Kind::Counter(_) => "counter",
+            Kind::Lock(_) => "lock",
+            Kind::Window(_) => "window",
         }
     }
 
@@ -28,4 +34,26 @@ impl Kind {
 pub struct Counter {
     /// How long a counter lives after it was created, in whole seconds; zero: for ever.
     pub ttl: Duration,
+}
+
+/// The settings of a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lock {
+    /// How long a lock outlives its sidecar, unless the client names an exptime; in whole seconds.
+    pub ttl: Duration,
+    /// Whether the owner is followed by a number that grows from hold to hold.
+    pub fence: bool,
+}
+
+/// The settings of a window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Window {
+    /// The time that is counted over.
+    pub window: Duration,
+    /// Into how many slots it is divided.
+    pub slots: u32,
+    /// Whether the oldest slot is weighed by its part that is in the window.
+    pub smooth: bool,
+    /// Whether visitors are counted, each once a window.
+    pub unique: bool,
 }

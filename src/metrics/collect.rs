@@ -10,8 +10,8 @@ use prometheus::proto;
 use super::cells::{AGE, Buckets, LATENCY, REBUILD};
 use super::counts::{ConfigInfo, Counts, State, gauge};
 use super::labels::{
-    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, Outcome,
-    PairedWith, Place, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, LockEnd,
+    Outcome, PairedWith, Place, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 use super::table::{self, Family, MetricType, TABLE};
 use super::{layout, process};
@@ -62,6 +62,7 @@ fn by_rule(counts: &Counts, page: &mut Page) {
     let mut waits = Series::of(table::WAITS);
     let mut plain = Series::of(table::VALUES_PLAIN);
     let mut near = Series::of(table::NEAR_HITS);
+    let mut locks = Series::of(table::LOCKS);
     for (rule, name) in counts.rules.iter().enumerate() {
         for &command in Command::ALL {
             for &outcome in Outcome::ALL {
@@ -85,8 +86,11 @@ fn by_rule(counts: &Counts, page: &mut Page) {
         }
         plain.count(&[name], counts.shared_of_rule(rule, layout::PLAIN));
         near.count(&[name], counts.of_rule(rule, layout::NEAR_HITS));
+        for &end in LockEnd::ALL {
+            locks.count(&[name, end.word()], counts.of_rule(rule, layout::lock(end)));
+        }
     }
-    page.extend([requests, durations, ages, leases, rebuilds, dropped, waits, plain, near]);
+    page.extend([requests, durations, ages, leases, rebuilds, dropped, waits, plain, near, locks]);
     page.value(table::NEAR_BYTES, counts.own(layout::NEAR_BYTES) as f64);
 }
 
@@ -189,6 +193,7 @@ fn discovery(state: &State, page: &mut Page) {
 
 fn global(counts: &Counts, page: &mut Page) {
     page.value(table::LEASES_LIVE, gauge(counts.shared(layout::LEASES_LIVE)) as f64);
+    page.value(table::LOCKS_HELD, gauge(counts.own(layout::LOCKS_HELD)) as f64);
     let outage = |at| gauge(counts.shared(at)) as f64;
     page.value(table::OUTAGE_VALUES, outage(layout::OUTAGE_VALUES));
     page.value(table::OUTAGE_BYTES, outage(layout::OUTAGE_BYTES));

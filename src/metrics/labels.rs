@@ -305,6 +305,22 @@ label! {
         Near = "near",
         /// A value was not kept for the whole `outage_ttl` of its rule: there was no room in `near.memory`.
         Outage = "outage",
+        /// An `add` was refused: its connection had too many locks.
+        Locks = "locks",
+    }
+}
+
+label! {
+    /// How a lock ended that a client had.
+    LockEnd {
+        /// Its client deleted it.
+        Released = "released",
+        /// Its client's connection closed.
+        Disconnected = "disconnected",
+        /// It was gone, or another client's, when it was renewed or released.
+        Lost = "lost",
+        /// The server gave no reply to the release: the lock ends with its TTL.
+        Unreleased = "unreleased",
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::cells::{AGE, LATENCY, REBUILD};
 use super::labels::{
-    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, Outcome,
-    PairedWith, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, LockEnd,
+    Outcome, PairedWith, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 
 /// The rule index of a key that no rule matches, and of requests without a key. Exported as the rule `none`.
@@ -13,9 +13,9 @@ pub const NO_RULE: usize = usize::MAX;
 // updates are in the own blocks. What may end on another worker than it began on is in the shared blocks, to which any thread may
 // add.
 
-/// Cells of a rule's own block: requests by command and outcome, two histograms, near hits.
+/// Cells of a rule's own block: requests by command and outcome, two histograms, near hits, lock ends.
 pub(super) const OWN_RULE: usize =
-    Command::ALL.len() * Outcome::ALL.len() + LATENCY.width() + AGE.width() + 1;
+    Command::ALL.len() * Outcome::ALL.len() + LATENCY.width() + AGE.width() + 1 + LockEnd::ALL.len();
 /// Cells of a server's block: outcomes, a histogram, in flight, up, connections, shared reads, whether it can guard, whether it is
 /// not healthy, changes of its health, failed attempts to connect, TLS handshakes.
 pub(super) const OWN_SERVER: usize = UpstreamOutcome::ALL.len()
@@ -67,10 +67,12 @@ pub(super) const CLIENTS_BINARY: usize = 7;
 pub(super) const NEAR_BYTES: usize = 8;
 /// Clients received from another process.
 pub(super) const CLIENTS_RECEIVED: usize = 9;
+/// Locks that clients have now.
+pub(super) const LOCKS_HELD: usize = 10;
 
 // The first cells of what is counted by a label.
 
-const OUTCOMES: usize = 10;
+const OUTCOMES: usize = 11;
 const PAIRS: usize = OUTCOMES + AuthOutcome::ALL.len() + TlsOutcome::ALL.len();
 const LIMITS: usize = PAIRS + PairedWith::ALL.len() + ClientMode::ALL.len();
 const ANSWERED: usize = LIMITS + Limit::ALL.len();
@@ -109,6 +111,10 @@ pub(super) fn request(command: Command, outcome: Outcome) -> usize {
 pub(super) const DURATION: usize = Command::ALL.len() * Outcome::ALL.len();
 pub(super) const STALE_AGE: usize = DURATION + LATENCY.width();
 pub(super) const NEAR_HITS: usize = STALE_AGE + AGE.width();
+
+pub(super) fn lock(end: LockEnd) -> usize {
+    NEAR_HITS + 1 + end as usize
+}
 
 // Cells of a server's block.
 
@@ -181,6 +187,7 @@ mod tests {
             CLIENTS_BINARY,
             NEAR_BYTES,
             CLIENTS_RECEIVED,
+            LOCKS_HELD,
         ];
         let of_labels = AuthOutcome::ALL.iter().map(|&o| authentication(o));
         let of_labels = of_labels.chain(TlsOutcome::ALL.iter().map(|&o| handshake(o)));
@@ -190,7 +197,8 @@ mod tests {
         assert_full("own", OWN_GLOBAL, of_labels.chain(global).chain(pairs(answered)));
         assert_full("shared", SHARED_GLOBAL, [LEASES_LIVE, WAITERS, BUMPS, OUTAGE_VALUES, OUTAGE_BYTES]);
         let histograms = (DURATION..DURATION + LATENCY.width()).chain(STALE_AGE..STALE_AGE + AGE.width());
-        assert_full("rule", OWN_RULE, pairs(request).into_iter().chain(histograms).chain([NEAR_HITS]));
+        let of_rule = pairs(request).into_iter().chain(histograms).chain([NEAR_HITS]);
+        assert_full("rule", OWN_RULE, of_rule.chain(LockEnd::ALL.iter().map(|&end| lock(end))));
         let of_labels = LeaseEnd::ALL.iter().map(|&e| lease(e));
         let of_labels = of_labels.chain(WaitEnd::ALL.iter().map(|&e| wait(e)));
         let of_labels = of_labels.chain(DropReason::ALL.iter().map(|&w| dropped(w)));

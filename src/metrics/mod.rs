@@ -32,8 +32,8 @@ pub use counts::{ConfigInfo, ServerName};
 pub use discovery::{DiscoveredEntry, DiscoveredPool, DiscoverySource};
 pub use failover::{FailoverSource, FailoverState, PlacementsState};
 pub use labels::{
-    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, Outcome,
-    PairedWith, Place, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, LockEnd,
+    Outcome, PairedWith, Place, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 pub use layout::NO_RULE;
 pub use registry::{CONTENT_TYPE, Metrics, NextMetrics, RuleTotals};

@@ -1,8 +1,8 @@
 //! All metrics: name, type, labels and help. docs/metrics.md shows the same table; a test compares them.
 
 use super::labels::{
-    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, Outcome,
-    PairedWith, Place, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, LockEnd,
+    Outcome, PairedWith, Place, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 
 /// The type of a metric in Prometheus.
@@ -78,6 +78,10 @@ table! {
         "Values kept in memory that were built while their server gave no answer.";
     OUTAGE_BYTES = Gauge "kennel_outage_bytes" []
         "Memory used by these values.";
+    LOCKS_HELD = Gauge "kennel_locks_held" []
+        "Locks, under rules with kind = \"lock\", that clients of this sidecar have.";
+    LOCKS = Counter "kennel_locks_total" ["rule", "end"]
+        "Locks that ended, by reason.";
     TAG_BUMPS = Counter "kennel_tag_bumps_total" []
         "Tags bumped through this sidecar.";
     UPSTREAM_REQUESTS = Counter "kennel_upstream_requests_total" ["pool", "server", "outcome"]
@@ -191,6 +195,7 @@ pub fn markdown() -> String {
     row("end", &LEASES, LeaseEnd::ALL.iter().map(|v| v.word()).collect());
     row("why", &FILLS_DROPPED, DropReason::ALL.iter().map(|v| v.word()).collect());
     row("end", &WAITS, WaitEnd::ALL.iter().map(|v| v.word()).collect());
+    row("end", &LOCKS, LockEnd::ALL.iter().map(|v| v.word()).collect());
     row("outcome", &UPSTREAM_REQUESTS, UpstreamOutcome::ALL.iter().map(|v| v.word()).collect());
     row("reason", &UPSTREAM_CONNECTION_FAILURES, ConnectFailure::ALL.iter().map(|v| v.word()).collect());
     row("session", &UPSTREAM_TLS_HANDSHAKES, TlsSession::ALL.iter().map(|v| v.word()).collect());

@@ -5,8 +5,8 @@ use super::discovery::{DiscoveredEntry, DiscoveredPool, DiscoverySource};
 use super::exposition::{Exposition, read};
 use super::failover::{FailoverSource, FailoverState, PlacementsState};
 use super::labels::{
-    AuthOutcome, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, Outcome, PairedWith,
-    TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
+    AuthOutcome, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, LockEnd, Outcome,
+    PairedWith, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 use super::layout::NO_RULE;
 use super::registry::Metrics;
@@ -69,6 +69,8 @@ fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
     PairedWith::ALL.iter().for_each(|&miss| worker.set_paired(miss));
     [false, true].into_iter().for_each(|pooled| worker.clients_changed(pooled));
     Limit::ALL.iter().for_each(|&limit| worker.limit_reached(limit));
+    worker.lock_taken();
+    LockEnd::ALL.iter().for_each(|&end| worker.lock_ended(0, end));
     worker.bytes_read(10);
     worker.bytes_written(20);
     metrics.config_read(true, 1_700_000_000_500);

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use super::cells::{AGE, Block, Buckets, LATENCY, REBUILD};
 use super::labels::{
-    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, Outcome,
-    PairedWith, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, LockEnd,
+    Outcome, PairedWith, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 use super::layout::{
     BUMPS, BYTES_READ, BYTES_WRITTEN, CLIENTS, CLIENTS_BINARY, CLIENTS_RECEIVED, CLIENTS_REFUSED,
-    CLIENTS_TOTAL, CONNECTIONS, DURATION, GUARDS, IN_FLIGHT, LEASES_LIVE, NEAR_BYTES, NEAR_HITS, NO_MEMORY,
-    OUTAGE_BYTES, OUTAGE_VALUES, OWN_GLOBAL, OWN_RULE, OWN_SERVER, PLAIN, REBUILD_DURATION, SHARED,
-    SHARED_GLOBAL, SHARED_RULE, STALE_AGE, TOO_LARGE, UNHEALTHY, UP, UPSTREAM_DURATION, WAITERS, answered,
-    authentication, client_mode, connect_failure, dropped, handshake, health_changes, lease, limit, pair,
-    request, tls_session, upstream, wait,
+    CLIENTS_TOTAL, CONNECTIONS, DURATION, GUARDS, IN_FLIGHT, LEASES_LIVE, LOCKS_HELD, NEAR_BYTES, NEAR_HITS,
+    NO_MEMORY, OUTAGE_BYTES, OUTAGE_VALUES, OWN_GLOBAL, OWN_RULE, OWN_SERVER, PLAIN, REBUILD_DURATION,
+    SHARED, SHARED_GLOBAL, SHARED_RULE, STALE_AGE, TOO_LARGE, UNHEALTHY, UP, UPSTREAM_DURATION, WAITERS,
+    answered, authentication, client_mode, connect_failure, dropped, handshake, health_changes, lease, limit,
+    lock, pair, request, tls_session, upstream, wait,
 };
 
 /// One worker's counters under one configuration. Those of the worker itself, and of a rule or server that the next configuration
@@ -214,6 +214,17 @@ impl WorkerMetrics {
     pub fn clients_changed(&self, pooled: bool) {
         let to = if pooled { ClientMode::Pooled } else { ClientMode::Single };
         self.own.add_exclusive(client_mode(to), 1);
+    }
+
+    /// A client has taken a lock. Worker's thread only.
+    pub fn lock_taken(&self) {
+        self.own.add_exclusive(LOCKS_HELD, 1);
+    }
+
+    /// A lock ended that a client had. Worker's thread only.
+    pub fn lock_ended(&self, rule: usize, end: LockEnd) {
+        self.own.add_exclusive(LOCKS_HELD, u64::MAX);
+        self.rule(rule).own.add_exclusive(lock(end), 1);
     }
 
     /// A client reached a limit. Worker's thread only.

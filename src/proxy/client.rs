@@ -9,6 +9,7 @@ use tokio::time::Instant;
 pub mod connection_use;
 mod misses;
 
+use super::held_locks::HeldLocks;
 use super::key::GuardedKey;
 use super::pipeline::Proxy;
 use crate::guard::leases::{KnownMiss, Owner};
@@ -31,6 +32,8 @@ pub struct Client {
     /// How the clients of its listener use their connections.
     pub(crate) listener: Arc<ListenerClients>,
     misses: RefCell<Misses>,
+    /// The locks that it has.
+    pub(super) locks: HeldLocks,
     /// Whether it has ever missed a guarded key.
     has_missed: Cell<bool>,
     /// When this turn of the session first read the clock.
@@ -40,8 +43,8 @@ pub struct Client {
 impl Client {
     /// A new connection.
     pub fn new(owner: Owner, pending: Rc<PendingReplies>, listener: Arc<ListenerClients>) -> Client {
-        let (misses, has_missed, turn_time) = Default::default();
-        Client { owner, pending, listener, misses, has_missed, turn_time }
+        let (misses, has_missed, turn_time, locks) = Default::default();
+        Client { owner, pending, listener, misses, locks, has_missed, turn_time }
     }
 
     /// Takes over the misses that another process knows of this connection.
@@ -129,6 +132,16 @@ impl Client {
     /// Whether leases may have to be released when it closes.
     pub fn has_missed(&self) -> bool {
         self.has_missed.get()
+    }
+
+    /// Whether it has a lock: then it is not idle.
+    pub fn has_locks(&self) -> bool {
+        !self.locks.is_empty()
+    }
+
+    /// Releases its locks, because its connection has closed.
+    pub async fn release_locks(&self) {
+        self.locks.release_all().await;
     }
 
     /// The memory that its misses use, in bytes.

@@ -18,6 +18,8 @@ mod guarded;
 mod structures;
 mod scope;
 mod client;
+mod held_locks;
+mod kind_wire;
 mod current;
 mod pipeline;
 mod state;

@@ -203,6 +203,17 @@ impl Connection {
         self.queue(replies, Sender::Guard, Shape::Meta, cas_epoch, write)
     }
 
+    /// The same for a command whose reply has another shape than that of a meta command.
+    pub fn send_guard_shaped(
+        &self,
+        replies: &Rc<PendingReplies>,
+        shape: Shape,
+        cas_epoch: Option<u32>,
+        write: impl FnOnce(&mut BytesMut),
+    ) -> ReplyId {
+        self.queue(replies, Sender::Guard, shape, cas_epoch, write)
+    }
+
     fn queue(
         &self,
         replies: &Rc<PendingReplies>,

@@ -97,6 +97,10 @@ impl Call {
                     Kind::Forward(Forward::new(request, key, pool, rule, proxy, client))
                 }
                 KeyClass::Structure(key) => {
+                    let key = match request {
+                        Request::Store(_) => proxy.structure_key_to_store(key),
+                        _ => key,
+                    };
                     accesses = proxy.structure_access(&key, true);
                     if busy(&accesses) {
                         return None;
@@ -165,7 +169,12 @@ impl Call {
             Request::Meta(meta) => {
                 let key = decoded.as_deref().unwrap_or(meta.key);
                 let reads = meta.verb == MetaVerb::Get;
-                let class = proxy.class(key);
+                let class = match proxy.class(key) {
+                    KeyClass::Structure(key) if meta.verb == MetaVerb::Set => {
+                        KeyClass::Structure(proxy.structure_key_to_store(key))
+                    }
+                    class => class,
+                };
                 accesses = match &class {
                     KeyClass::Raw { .. } | KeyClass::Reserved => AccessSet::default(),
                     KeyClass::Structure(key) => proxy.structure_access(key, !reads),

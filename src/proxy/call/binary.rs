@@ -73,6 +73,10 @@ impl Call {
                     Kind::Forward(Forward::binary(command, head, (pool, rule), proxy, client))
                 }
                 KeyClass::Structure(key) => {
+                    let key = match command {
+                        Command::Store(_) => proxy.structure_key_to_store(key),
+                        _ => key,
+                    };
                     accesses = proxy.structure_access(&key, true);
                     if busy(&accesses) {
                         return None;

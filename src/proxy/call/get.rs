@@ -282,6 +282,14 @@ impl Get {
         out: &mut BytesMut,
     ) -> Poll<Option<LargeReply>> {
         if self.refused.is_some() {
+            // Others of its structures have been sent.
+            let mut sent = self.structures.iter_mut().filter_map(|read| match read {
+                StructureRead::Sent(run) => Some(run),
+                StructureRead::Unsent(_) | StructureRead::Refused(_) => None,
+            });
+            if !sent.all(|run| run.poll(scope.proxy, scope.client)) {
+                return Poll::Pending;
+            }
             return self.poll_refused(scope, out);
         }
         loop {

@@ -133,7 +133,7 @@ impl Call {
                 Poll::Ready(outcome) => self.done(outcome, length, &scope, cx, out),
                 Poll::Pending => Poll::Pending,
             },
-            Kind::Structure(call) => match call.poll(&scope, out) {
+            Kind::Structure(call) => match call.poll(&scope, cx, out) {
                 Poll::Ready(outcome) => self.done(outcome, length, &scope, cx, out),
                 Poll::Pending => Poll::Pending,
             },

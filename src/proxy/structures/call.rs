@@ -1,19 +1,24 @@
 //! A client's command on a structure: which request it is, and the reply to it.
 
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
 use bytes::{Bytes, BytesMut};
-use std::task::Poll;
+use tokio::sync::oneshot;
 
 use super::run::StructureRun;
+use crate::error::Failure;
 use crate::guard::{self, Counted, Hit};
-use crate::kinds::{self, Outcome};
-use crate::metrics;
+use crate::kinds::{self, Kind, Outcome};
+use crate::metrics::{self, Limit};
 use crate::protocol::binary::Head;
 use crate::protocol::binary::parse as binary;
 use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
 use crate::proxy::client::Client;
 use crate::proxy::key::StructureKey;
 use crate::proxy::pipeline::Proxy;
-use crate::proxy::plan::MetaWinner;
+use crate::proxy::plan::{MetaWinner, StructurePlan};
 use crate::proxy::replies::dialect::Dialect;
 use crate::proxy::replies::meta::MetaDialect;
 use crate::proxy::replies::outcome::{ItemMarks, ReadOutcome, WriteOutcome};
@@ -26,13 +31,24 @@ pub(crate) const RESERVED: &str = "CLIENT_ERROR keys that contain @kennel: are r
 const NOT_TEXT: &str = "CLIENT_ERROR the key of a structure must be text\r\n";
 /// The reply to a command of a binary client that names a CAS.
 const NO_CAS: &str = "CLIENT_ERROR a command on the key of a structure cannot name a CAS\r\n";
+/// The reply to an `add` of a client that has [`MAX_LOCKS`](crate::proxy::held_locks::MAX_LOCKS).
+const TOO_MANY_LOCKS: &str = "SERVER_ERROR too many locks of one connection\r\n";
 /// The reply to a meta command with a flag that does not apply.
 const BAD_FLAG: &str = "CLIENT_ERROR a flag does not apply to the key of a structure\r\n";
 
 /// A command that writes, or an `mg`.
 pub(crate) struct StructureCall {
-    run: StructureRun,
+    state: State,
     dialect: Dialect,
+    /// Index of the rule in the metrics, and of the pool.
+    rule: usize,
+    pool: usize,
+}
+
+enum State {
+    Run(StructureRun),
+    /// The release of a lock that the client has.
+    Release(oneshot::Receiver<Outcome>),
 }
 
 impl StructureCall {
@@ -51,8 +67,7 @@ impl StructureCall {
             Request::Delete { .. } => kinds::Request::Delete,
             _ => kinds::Request::Other,
         };
-        let run = StructureRun::begin(request, key, proxy, client)?;
-        Ok(StructureCall { run, dialect: Dialect::Classic })
+        StructureCall::begin(request, Dialect::Classic, key, proxy, client)
     }
 
     /// Begins a command of a binary client that writes, or a `touch`. The error is a line with its CRLF.
@@ -80,8 +95,7 @@ impl StructureCall {
             binary::Command::Delete { .. } => kinds::Request::Delete,
             _ => kinds::Request::Other,
         };
-        let run = StructureRun::begin(request, key, proxy, client)?;
-        Ok(StructureCall { run, dialect: Dialect::Binary(head) })
+        StructureCall::begin(request, Dialect::Binary(head), key, proxy, client)
     }
 
     /// Begins a meta command other than `mn` and `me`. The error is a line with its CRLF.
@@ -128,21 +142,63 @@ impl StructureCall {
             },
             MetaVerb::Noop | MetaVerb::Debug => kinds::Request::Other,
         };
-        let run = StructureRun::begin(request, key, proxy, client)?;
-        Ok(StructureCall { run, dialect: Dialect::Meta(dialect) })
+        StructureCall::begin(request, Dialect::Meta(dialect), key, proxy, client)
+    }
+
+    fn begin(
+        request: kinds::Request<'_>,
+        dialect: Dialect,
+        key: StructureKey,
+        proxy: &Proxy,
+        client: &Client,
+    ) -> Result<StructureCall, &'static str> {
+        let StructurePlan { rule, pool, kind, .. } = proxy.structure(&key);
+        let (rule, pool) = (*rule, *pool);
+        let is_lock = matches!(kind, Kind::Lock(_));
+        if is_lock && matches!(request, kinds::Request::Store { .. }) && client.locks.is_full() {
+            proxy.metrics.limit_reached(Limit::Locks);
+            return Err(TOO_MANY_LOCKS);
+        }
+        let released = match request {
+            kinds::Request::Delete if is_lock => client.locks.release(key.own_key()),
+            _ => None,
+        };
+        let state = match released {
+            Some(outcome) => State::Release(outcome),
+            None => State::Run(StructureRun::begin(request, key, proxy, client)?),
+        };
+        Ok(StructureCall { state, dialect, rule, pool })
     }
 
     /// Returns the outcome once it is done, and appends the reply to `out`.
-    pub(crate) fn poll(&mut self, scope: &CallScope<'_>, out: &mut BytesMut) -> Poll<metrics::Outcome> {
+    pub(crate) fn poll(
+        &mut self,
+        scope: &CallScope<'_>,
+        cx: &mut Context<'_>,
+        out: &mut BytesMut,
+    ) -> Poll<metrics::Outcome> {
         let CallScope { proxy, client, .. } = scope;
-        if !self.run.poll(proxy, client) {
-            return Poll::Pending;
-        }
-        let Some(outcome) = self.run.outcome() else { return Poll::Pending };
-        let plan = proxy.structure(self.run.key());
+        let released;
+        let outcome = match &mut self.state {
+            State::Release(outcome) => {
+                released = ready!(Pin::new(outcome).poll(cx)).unwrap_or(Outcome::Failed(Failure::Down));
+                &released
+            }
+            State::Run(run) => {
+                if !run.poll(proxy, client) {
+                    return Poll::Pending;
+                }
+                let Some(outcome) = run.outcome() else { return Poll::Pending };
+                if let Outcome::Locked(hold) = outcome {
+                    let connection = Rc::clone(proxy.structure_connection(run.key()));
+                    client.locks.take((**hold).clone(), connection, proxy.shared_metrics(), self.rule);
+                }
+                outcome
+            }
+        };
         let counted = match &self.dialect {
             Dialect::Meta(meta) if meta.reads() => {
-                let read = read_outcome(outcome, &proxy.pools[plan.pool]);
+                let read = read_outcome(outcome, &proxy.pools[self.pool]);
                 let counted = counted_read(&read);
                 // A structure is never too large to copy: see `kinds`.
                 if let Some(large) = meta.write_read(&read, MetaWinner::Miss, 0, out) {
@@ -156,7 +212,7 @@ impl StructureCall {
                 counted_write(outcome)
             }
         };
-        scope.count(plan.rule, counted);
+        scope.count(self.rule, counted);
         Poll::Ready(counted)
     }
 }
@@ -211,6 +267,7 @@ fn write_outcome(outcome: &Outcome) -> WriteOutcome {
     let cas = |number| guard::Cas { number, epoch: 0 };
     match *outcome {
         Outcome::Stored(number) => WriteOutcome::Stored(cas(number)),
+        Outcome::Locked(_) => WriteOutcome::Stored(guard::Cas::NONE),
         Outcome::NotStored => WriteOutcome::NotStored,
         Outcome::Deleted => WriteOutcome::Deleted,
         Outcome::NotFound | Outcome::Miss | Outcome::Value { .. } => WriteOutcome::NotFound,
@@ -226,7 +283,7 @@ fn write_outcome(outcome: &Outcome) -> WriteOutcome {
 
 fn counted_write(outcome: &Outcome) -> metrics::Outcome {
     match outcome {
-        Outcome::Stored(_) => metrics::Outcome::Stored,
+        Outcome::Stored(_) | Outcome::Locked(_) => metrics::Outcome::Stored,
         Outcome::NotStored => metrics::Outcome::NotStored,
         Outcome::Deleted => metrics::Outcome::Deleted,
         Outcome::NotFound | Outcome::Miss | Outcome::Value { .. } => metrics::Outcome::NotFound,

@@ -2,4 +2,3 @@
 
 pub(crate) mod call;
 pub(crate) mod run;
-mod wire;

@@ -1,14 +1,17 @@
 //! Runs a kind's state machine for one command of a client: sends its commands to the server of the key, and passes the replies
 //! back.
 
-use super::wire;
+use std::rc::Rc;
+
 use crate::error::Failure;
 use crate::kinds::{self, Command, Inputs, Machine, Outcome, Replies, Reply, Request, Step};
 use crate::proxy::client::Client;
 use crate::proxy::key::StructureKey;
+use crate::proxy::kind_wire;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::plan::StructurePlan;
 use crate::proxy::scope::AccessSet;
+use crate::upstream::connection::Connection;
 use crate::upstream::pending_replies::ReplyId;
 
 /// A command of a client that is carried out.
@@ -36,13 +39,14 @@ impl StructureRun {
     }
 
     fn resume(&mut self, replies: Replies, proxy: &Proxy, client: &Client) {
-        match self.machine.resume(replies, &Inputs { now: proxy.now().wall }) {
+        match self.machine.resume(replies, &proxy.kind_inputs()) {
             Step::Done(outcome) => self.outcome = Some(outcome),
             Step::Send(commands) => {
-                let pool = proxy.structure(&self.key).pool;
-                let connection = &proxy.pools[pool].connections()[self.key.server];
+                let connection = proxy.structure_connection(&self.key);
                 let send = |command: Command| {
-                    let id = connection.send_guard(&client.pending, None, |out| wire::encode(&command, out));
+                    let (shape, epoch) = (kind_wire::shape(&command.operation), command.operation.epoch());
+                    let encode = |out: &mut _| kind_wire::encode(&command, out);
+                    let id = connection.send_guard_shaped(&client.pending, shape, epoch, encode);
                     (command, id)
                 };
                 self.sent = commands.into_iter().map(send).collect();
@@ -57,7 +61,7 @@ impl StructureRun {
                 return false;
             }
             let take = |(command, id): (Command, ReplyId)| match client.pending.take(id) {
-                Some(reply) => wire::decode(&command.operation, reply),
+                Some(reply) => kind_wire::decode(&command.operation, reply),
                 None => Reply::Failed(Failure::Down),
             };
             let replies = self.sent.drain(..).map(take).collect();
@@ -81,6 +85,27 @@ impl Proxy {
     /// What applies to the keys of this structure's rule.
     pub(crate) fn structure(&self, key: &StructureKey) -> &StructurePlan {
         &self.plan.structures[key.structure]
+    }
+
+    /// The same key for a command with a value.
+    pub(crate) fn structure_key_to_store(&self, key: StructureKey) -> StructureKey {
+        let StructurePlan { kind, pool, .. } = self.structure(&key);
+        match kinds::split_store(kind, key.length, &key.key) {
+            length if length == key.length => key,
+            length => {
+                let server = self.pools[*pool].server_index(&key.key[..length]);
+                StructureKey { server, length, ..key }
+            }
+        }
+    }
+
+    fn kind_inputs(&self) -> Inputs {
+        Inputs { now: self.now().wall, random: self.random.borrow_mut().below(u64::MAX) }
+    }
+
+    /// The connection to the server of a structure.
+    pub(crate) fn structure_connection(&self, key: &StructureKey) -> &Rc<Connection> {
+        &self.pools[self.structure(key).pool].connections()[key.server]
     }
 
     /// What a command on this key accesses. Commands of one round trip with one command to the server are in order by themselves.

@@ -2,6 +2,8 @@
 
 mod common;
 mod counter;
+mod lock;
+mod window;
 
 use crate::world::{Kennel, Memcached, addresses, memcacheds, sidecar_toml, without_failover};
 

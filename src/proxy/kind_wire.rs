@@ -3,9 +3,9 @@
 use bytes::{Buf, Bytes, BytesMut};
 
 use crate::error::Failure;
-use crate::kinds::{Cas, Command, Mode, Operation, Reply, Value};
+use crate::kinds::{Cas, Command, ItemKey, Mode, Operation, Reply, Value};
 use crate::protocol::decimal::write_decimal;
-use crate::protocol::reply::{MetaReply, Status, meta};
+use crate::protocol::reply::{self as protocol, MetaReply, Shape, Status, meta};
 use crate::upstream::pending_replies::Reply as ServerReply;
 
 /// memcached's reply for an item that is larger than `item_size_max`.
@@ -14,7 +14,7 @@ const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
 const NOT_A_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value";
 
 /// Appends a command.
-pub(super) fn encode(Command { key, operation }: &Command, out: &mut BytesMut) {
+pub(crate) fn encode(Command { key, operation }: &Command, out: &mut BytesMut) {
     let start = |out: &mut BytesMut, word: &[u8]| {
         out.extend_from_slice(word);
         out.extend_from_slice(key);
@@ -24,7 +24,14 @@ pub(super) fn encode(Command { key, operation }: &Command, out: &mut BytesMut) {
             start(out, b"mg ");
             out.extend_from_slice(b" v t f c");
         }
-        Operation::Store { mode, value, flags, exptime } => {
+        Operation::GetMany(keys) => {
+            out.extend_from_slice(b"get");
+            for key in keys {
+                out.extend_from_slice(b" ");
+                out.extend_from_slice(key);
+            }
+        }
+        Operation::Store { mode, value, flags, exptime, cas } => {
             out.reserve(value.len() + key.len() + 64);
             start(out, b"ms ");
             number(out, b" ", value.len());
@@ -34,6 +41,7 @@ pub(super) fn encode(Command { key, operation }: &Command, out: &mut BytesMut) {
             });
             number(out, b" T", *exptime);
             number(out, b" F", *flags);
+            compare(out, cas);
             out.extend_from_slice(b"\r\n");
             out.extend_from_slice(value);
         }
@@ -45,9 +53,18 @@ pub(super) fn encode(Command { key, operation }: &Command, out: &mut BytesMut) {
             // The flags apply in their order: before `N`, `t` would be that of an item without a TTL.
             out.extend_from_slice(if *decr { b" v t c MD" } else { b" v t c" });
         }
-        Operation::Delete => start(out, b"md "),
+        Operation::Delete { cas } => {
+            start(out, b"md ");
+            compare(out, cas);
+        }
     }
     out.extend_from_slice(b"\r\n");
+}
+
+fn compare(out: &mut BytesMut, cas: &Option<Cas>) {
+    if let Some(cas) = cas {
+        number(out, b" C", cas.number);
+    }
 }
 
 /// Appends `before` and the number.
@@ -57,7 +74,7 @@ fn number(out: &mut BytesMut, before: &[u8], number: impl itoa::Integer) {
 }
 
 /// Decodes the reply to a command with this operation.
-pub(super) fn decode(operation: &Operation, reply: ServerReply) -> Reply {
+pub(crate) fn decode(operation: &Operation, reply: ServerReply) -> Reply {
     let (bytes, epoch) = match reply {
         ServerReply::Answered { bytes, epoch } => (bytes, epoch),
         ServerReply::StaleCas => return Reply::Exists,
@@ -65,6 +82,9 @@ pub(super) fn decode(operation: &Operation, reply: ServerReply) -> Reply {
         ServerReply::Part { .. } => return Reply::Failed(Failure::Refused),
         ServerReply::Failed(failure) => return Reply::Failed(failure),
     };
+    if let Operation::GetMany(_) = operation {
+        return items(&bytes);
+    }
     let reply = meta(&bytes);
     let cas = |reply: &MetaReply<'_>| Some(Cas { number: reply.number(b'c')?, epoch });
     let decoded = match (reply.status, operation) {
@@ -74,7 +94,7 @@ pub(super) fn decode(operation: &Operation, reply: ServerReply) -> Reply {
         }),
         (Status::Va, Operation::Count { .. }) => count(&reply, epoch),
         (Status::Hd, Operation::Store { .. }) => cas(&reply).map(Reply::Stored),
-        (Status::Hd, Operation::Delete) => Some(Reply::Done),
+        (Status::Hd, Operation::Delete { .. }) => Some(Reply::Done),
         (Status::En | Status::Nf, _) => Some(Reply::Absent),
         (Status::Ns, _) => Some(Reply::NotStored),
         (Status::Ex, _) => Some(Reply::Exists),
@@ -83,6 +103,24 @@ pub(super) fn decode(operation: &Operation, reply: ServerReply) -> Reply {
         _ => None,
     };
     decoded.unwrap_or(Reply::Failed(Failure::Refused))
+}
+
+/// The kind of reply that a command receives.
+pub(crate) fn shape(operation: &Operation) -> Shape {
+    match operation {
+        Operation::GetMany(_) => Shape::Values,
+        _ => Shape::Meta,
+    }
+}
+
+/// The items in the reply to a classic `get`.
+fn items(reply: &Bytes) -> Reply {
+    if !reply.ends_with(b"END\r\n") {
+        return Reply::Failed(Failure::Refused);
+    }
+    let item =
+        |value: protocol::Value<'_>| (ItemKey::from_slice(value.key), Bytes::copy_from_slice(value.data));
+    Reply::Items(protocol::values(reply).map(item).collect())
 }
 
 /// The value at the end of a reply, before its CRLF.
@@ -119,7 +157,6 @@ fn ttl(reply: &MetaReply<'_>) -> Option<Option<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::ItemKey;
 
     fn encoded(operation: Operation) -> String {
         let mut out = BytesMut::new();
@@ -130,13 +167,23 @@ mod tests {
     #[test]
     fn commands_are_encoded_as_memcached_parses_them() {
         assert_eq!(encoded(Operation::Get), "mg k v t f c\r\n");
-        let store = |mode| Operation::Store { mode, value: Bytes::from_static(b"ab"), flags: 3, exptime: -1 };
+        let store = |mode| Operation::Store {
+            mode,
+            value: Bytes::from_static(b"ab"),
+            flags: 3,
+            exptime: -1,
+            cas: None,
+        };
         assert_eq!(encoded(store(Mode::Set)), "ms k 2 c T-1 F3\r\nab\r\n");
         assert_eq!(encoded(store(Mode::Add)), "ms k 2 c ME T-1 F3\r\nab\r\n");
         let count = |decr| Operation::Count { decr, delta: 2, initial: u64::MAX, exptime: 9 };
         assert_eq!(encoded(count(false)), "ma k N9 J18446744073709551615 D2 v t c\r\n");
         assert_eq!(encoded(count(true)), "ma k N9 J18446744073709551615 D2 v t c MD\r\n");
-        assert_eq!(encoded(Operation::Delete), "md k\r\n");
+        assert_eq!(encoded(Operation::Delete { cas: None }), "md k\r\n");
+        let cas = Some(Cas { number: 7, epoch: 1 });
+        assert_eq!(encoded(Operation::Delete { cas }), "md k C7\r\n");
+        let over = Operation::Store { mode: Mode::Set, value: Bytes::new(), flags: 0, exptime: 0, cas };
+        assert_eq!((over.epoch(), encoded(over)), (Some(1), "ms k 0 c T0 F0 C7\r\n\r\n".into()));
     }
 
     #[test]
@@ -155,13 +202,25 @@ mod tests {
         assert_eq!(of(&count, "VA 2 t7 c4\r\nxx\r\n"), refused);
         let text = "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
         assert_eq!(of(&count, text), Reply::NotANumber);
-        let store = Operation::Store { mode: Mode::Add, value: Bytes::new(), flags: 0, exptime: 0 };
+        let store =
+            Operation::Store { mode: Mode::Add, value: Bytes::new(), flags: 0, exptime: 0, cas: None };
         assert_eq!(of(&store, "HD c8\r\n"), Reply::Stored(cas(8)));
         assert_eq!(of(&store, "NS c0\r\n"), Reply::NotStored);
         assert_eq!(of(&store, "SERVER_ERROR object too large for cache\r\n"), Reply::TooLarge);
         assert_eq!(of(&store, "SERVER_ERROR out of memory\r\n"), refused);
-        assert_eq!(of(&Operation::Delete, "HD\r\n"), Reply::Done);
-        assert_eq!(of(&Operation::Delete, "NF\r\n"), Reply::Absent);
+        let delete = Operation::Delete { cas: Some(cas(7)) };
+        assert_eq!(of(&delete, "HD\r\n"), Reply::Done);
+        assert_eq!(of(&delete, "NF\r\n"), Reply::Absent);
+        assert_eq!(of(&delete, "EX\r\n"), Reply::Exists);
         assert_eq!(decode(&Operation::Get, ServerReply::StaleCas), Reply::Exists);
+        let many = Operation::GetMany(vec![ItemKey::from_slice(b"a"), ItemKey::from_slice(b"b")]);
+        assert_eq!(of(&many, "END\r\n"), Reply::Items(Vec::new()));
+        let items = [("a", "1"), ("b", "x\r\ny")];
+        let items = items
+            .map(|(key, data)| (ItemKey::from_slice(key.as_bytes()), Bytes::from_static(data.as_bytes())));
+        let text = "VALUE a 0 1\r\n1\r\nVALUE b 7 4\r\nx\r\ny\r\nEND\r\n";
+        assert_eq!(of(&many, text), Reply::Items(items.to_vec()));
+        assert_eq!(of(&many, "SERVER_ERROR out of memory\r\n"), refused);
+        assert_eq!(encoded(many), "get a b\r\n");
     }
 }

@@ -1,0 +1,42 @@
+//! What is known of a lock that a client has.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::command::{Cas, Command, Mode, Operation};
+use super::expiry::exptime;
+use super::item::ItemKey;
+
+/// A lock that a client has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    pub(super) key: ItemKey,
+    /// The item: token, owner, number.
+    pub(super) item: Bytes,
+    /// The flags of the client.
+    pub(super) flags: u32,
+    pub(super) cas: Cas,
+    pub(super) ttl: Duration,
+}
+
+impl Hold {
+    /// The structure's own key.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// How long the lock lives without a renewal.
+    pub fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// Stores the item, if `cas` is still that of what is there.
+    pub(super) fn store(&self, mode: Mode, cas: Option<Cas>) -> Command {
+        // memcached ends a TTL of n seconds up to a second early.
+        let exptime = exptime(self.ttl + Duration::from_secs(1), 0);
+        let value = self.item.clone();
+        let operation = Operation::Store { mode, value, flags: self.flags, exptime, cas };
+        Command { key: self.key.clone(), operation }
+    }
+}
