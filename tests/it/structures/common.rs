@@ -1,7 +1,15 @@
 //! What all kinds have in common.
 
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
 use super::{fleet, rule, store, text};
-use crate::world::{guarded, raw};
+use crate::between::{Between, pump};
+use crate::world::{
+    Kennel, Memcached, addresses, direct, eventually, guarded, holder, memcacheds, raw, sidecar_toml, within,
+};
 
 #[test]
 fn one_get_may_name_structures_raw_and_guarded_keys_and_answers_in_order() {
@@ -83,4 +91,144 @@ fn pipelined_commands_of_one_client_take_effect_in_order() {
     }
     client.send(sent.as_bytes());
     client.expect(expected.as_bytes());
+}
+
+/// Commands on their way to one server, one text for each read: what a sidecar writes in one turn arrives in one.
+struct Recorder {
+    between: Between,
+    written: Arc<Mutex<Vec<String>>>,
+    connections: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Recorder {
+    fn start(target: SocketAddr) -> Recorder {
+        let (written, connections) = (Arc::<Mutex<Vec<String>>>::default(), Arc::<Mutex<Vec<_>>>::default());
+        let (of_serve, kept) = (Arc::clone(&written), Arc::clone(&connections));
+        let between = Between::start(target, move |client, server, over| {
+            kept.lock().unwrap().push(client.try_clone().unwrap());
+            let mut ends = [client.try_clone().unwrap(), server.try_clone().unwrap(), client, server];
+            let (over, written) = (over.clone(), Arc::clone(&of_serve));
+            std::thread::spawn(move || {
+                let [from_client, from_server, to_client, to_server] = &mut ends;
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        pump(from_server, &over, |bytes| to_client.write_all(bytes).is_ok());
+                        let _ = to_client.shutdown(Shutdown::Both);
+                    });
+                    pump(from_client, &over, |bytes| {
+                        written.lock().unwrap().push(String::from_utf8_lossy(bytes).into_owned());
+                        to_server.write_all(bytes).is_ok()
+                    });
+                    let _ = to_server.shutdown(Shutdown::Both);
+                });
+            });
+        });
+        Recorder { between, written, connections }
+    }
+
+    /// In how many round trips `command` names `key`.
+    fn round_trips(&self, key: &str, command: impl FnOnce()) -> usize {
+        self.written.lock().unwrap().clear();
+        command();
+        self.written.lock().unwrap().iter().filter(|text| text.contains(key)).count()
+    }
+
+    fn cut(&self) {
+        for connection in self.connections.lock().unwrap().drain(..) {
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// A server behind a recorder, and a sidecar with these rules.
+fn recorded(rules: &[String]) -> (Memcached, Recorder, Kennel) {
+    let server = Memcached::start(&[]);
+    let recorder = Recorder::start(server.address);
+    let toml = sidecar_toml(&[recorder.between.address()], rules);
+    let sidecar = Kennel::start(&toml.replace("request_timeout = \"500ms\"", "request_timeout = \"10s\""));
+    (server, recorder, sidecar)
+}
+
+#[test]
+fn each_command_takes_the_round_trips_that_the_page_says() {
+    let rules = [
+        rule("hits", "hits:*", "counter", ""),
+        rule("rate", "rate:*", "window", "window = \"1h\"\nslots = 20"),
+        rule("online", "online:*", "window", "window = \"1h\"\nunique = true"),
+        rule("locks", "lock:*", "lock", "ttl = \"1h\""),
+        rule("fences", "fence:*", "lock", "ttl = \"1h\"\nfence = true"),
+    ];
+    let (_server, recorder, sidecar) = recorded(&rules);
+    let mut client = sidecar.client();
+    for (key, command, reply, expected) in [
+        ("hits:1", "incr hits:1 1", "1", 1),
+        ("hits:1", "get hits:1", "1", 1),
+        ("rate:1", "incr rate:1 1", "1", 1),
+        ("rate:1", "incr rate:1 1", "2", 1),
+        ("rate:1", "get rate:1", "2", 1),
+        ("rate:1", "delete rate:1", "DELETED", 1),
+        ("online:1", "add online:1:ann 0 0 0\r\n", "STORED", 2),
+        ("online:1", "add online:1:ann 0 0 0\r\n", "NOT_STORED", 1),
+        ("online:1", "get online:1", "1", 1),
+        ("lock:1", "delete lock:1", "NOT_FOUND", 0),
+        ("lock:1", "add lock:1 0 0 1\r\nx", "STORED", 1),
+        ("lock:1", "add lock:1 0 0 1\r\nx", "NOT_STORED", 1),
+        ("lock:1", "get lock:1", "x", 1),
+        ("lock:1", "delete lock:1", "DELETED", 1),
+        ("fence:1", "add fence:1 0 0 1\r\nx", "STORED", 2),
+        ("fence:1", "add fence:1 0 0 1\r\nx", "NOT_STORED", 1),
+        ("fence:1", "delete fence:1", "DELETED", 1),
+    ] {
+        let mut found = String::new();
+        let took = recorder.round_trips(key, || {
+            found = match command.starts_with("get") {
+                true => text(&mut client, key).unwrap(),
+                false => client.execute(command),
+            }
+        });
+        assert_eq!((found.as_str(), took), (reply, expected), "{command}");
+    }
+}
+
+#[test]
+fn a_lock_outlives_its_sidecars_connections_to_the_server() {
+    let (server, recorder, sidecar) = recorded(&[rule("locks", "lock:*", "lock", "ttl = \"2s\"")]);
+    let mut client = sidecar.client();
+    assert_eq!(store(&mut client, "add lock:1 0 0", "ann"), "STORED");
+    for _ in 0..2 {
+        recorder.cut();
+        let mut server = direct(&server);
+        let mut least = 3;
+        eventually("the lock is renewed over another connection", || {
+            let ttl = server.ttl("lock:1").expect("a lock that is held is there");
+            let is_renewed = ttl > least;
+            least = ttl;
+            is_renewed
+        });
+    }
+    recorder.cut();
+    eventually("the server is used again", || text(&mut client, "lock:1").as_deref() == Some("ann"));
+    assert_eq!(client.delete("lock:1"), "DELETED");
+    assert_eq!(sidecar.metrics().sum("kennel_locks_total", &["end=\"lost\""]), 0.0);
+}
+
+#[test]
+fn a_structure_stays_on_its_server_when_raw_and_guarded_keys_move_to_the_standby() {
+    let mut servers = memcacheds(3);
+    let rules = [rule("hits", "hits:*", "counter", ""), raw("rest", "*")];
+    let short = "window = \"1s\"\nfail_after = \"1s\"\nrecover_after = \"2s\"\non_error = \"standby\"\n";
+    let toml = sidecar_toml(&addresses(&servers), &rules)
+        .replace("[pools.main]\n", &format!("[pools.main]\n{short}"));
+    let sidecar = Kennel::start(&toml);
+    let mut client = sidecar.client();
+    assert_eq!(client.execute("incr hits:1 1"), "1");
+    let lost = holder(&servers, "hits:1");
+    let keys: Vec<String> = (0..60).map(|n| format!("r:{n}")).collect();
+    keys.iter().for_each(|key| client.store(key, b"x", 0));
+    let moved = keys.iter().find(|key| holder(&servers, key) == lost).expect("a key of each server");
+    servers[lost].kill();
+    within(Duration::from_secs(60), "raw keys have moved", || client.set(moved, b"y", 0) == "STORED");
+    assert!(client.execute("incr hits:1 1").starts_with("SERVER_ERROR"));
+    assert_eq!(text(&mut client, "hits:1"), None);
+    assert_eq!(text(&mut client, moved).as_deref(), Some("y"));
 }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{fleet, rule, store, text};
 use crate::client::Client;
-use crate::world::{direct, eventually};
+use crate::world::{Memcached, direct, eventually};
 
 fn sum(client: &mut Client, key: &str) -> u64 {
     text(client, key).expect("a sum").parse().expect("a number")
@@ -177,12 +177,17 @@ fn a_window_of_a_dead_server_is_an_error_to_count_and_a_miss_to_read() {
     let (mut servers, [a, b]) = fleet(&[rule("rate", "rate:*", "window", "window = \"1h\"")]);
     let (mut client, mut other) = (a.client(), b.client());
     assert_eq!(client.execute("incr rate:1 2"), "2");
-    let at = (0..3).find(|n| {
-        let mut client = direct(&servers[*n]);
-        client.send(b"stats\r\n");
-        String::from_utf8(client.until(b"END\r\n")).unwrap().contains("STAT curr_items 1\r\n")
+    let has_it = |server: &Memcached| {
+        let mut client = direct(server);
+        client.send(b"lru_crawler metadump all\r\n");
+        String::from_utf8_lossy(&client.until(b"END\r\n")).contains("key=rate%3A1%40kennel%3Aw")
+    };
+    let mut at = None;
+    eventually("one server has the window", || {
+        at = servers.iter().position(has_it);
+        at.is_some()
     });
-    servers[at.expect("one server has the window")].kill();
+    servers[at.expect("just found")].kill();
     eventually("the server is known to be down", || {
         client.execute("incr rate:1 1").starts_with("SERVER_ERROR")
     });
