@@ -407,18 +407,18 @@ mod tests {
                     ),
                     // With fewer servers, the keys of a failover have no effect.
                     "pools.main" => (t, vec![("servers", "[\"a:1\", \"b:1\", \"c:1\"]")]),
-                        "rules" if ["ttl", "fence"].contains(key) => {
-                            (t, vec![("name", "\"pages\""), ("match", "\"x*\""), ("kind", "\"lock\"")])
-                        }
-                        "rules" if ["window", "slots", "smooth", "unique"].contains(key) => (
-                            t,
-                            vec![
-                                ("name", "\"pages\""),
-                                ("match", "\"x*\""),
-                                ("kind", "\"window\""),
-                                ("window", "\"1m\""),
-                            ],
-                        ),
+                    "rules" if ["ttl", "fence"].contains(key) => {
+                        (t, vec![("name", "\"pages\""), ("match", "\"x*\""), ("kind", "\"lock\"")])
+                    }
+                    "rules" if ["window", "slots", "smooth", "unique"].contains(key) => (
+                        t,
+                        vec![
+                            ("name", "\"pages\""),
+                            ("match", "\"x*\""),
+                            ("kind", "\"window\""),
+                            ("window", "\"1m\""),
+                        ],
+                    ),
                     "rules" => (t, vec![("name", "\"pages\""), ("match", "\"x\"")]),
                     _ => (t, vec![]),
                 });
