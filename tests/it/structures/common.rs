@@ -105,8 +105,15 @@ impl Recorder {
         let (written, connections) = (Arc::<Mutex<Vec<String>>>::default(), Arc::<Mutex<Vec<_>>>::default());
         let (of_serve, kept) = (Arc::clone(&written), Arc::clone(&connections));
         let between = Between::start(target, move |client, server, over| {
-            kept.lock().unwrap().push(client.try_clone().unwrap());
-            let mut ends = [client.try_clone().unwrap(), server.try_clone().unwrap(), client, server];
+            kept.lock()
+                .expect("no thread has panicked")
+                .push(client.try_clone().expect("another descriptor"));
+            let mut ends = [
+                client.try_clone().expect("another descriptor"),
+                server.try_clone().expect("another descriptor"),
+                client,
+                server,
+            ];
             let (over, written) = (over.clone(), Arc::clone(&of_serve));
             std::thread::spawn(move || {
                 let [from_client, from_server, to_client, to_server] = &mut ends;
@@ -116,7 +123,10 @@ impl Recorder {
                         let _ = to_client.shutdown(Shutdown::Both);
                     });
                     pump(from_client, &over, |bytes| {
-                        written.lock().unwrap().push(String::from_utf8_lossy(bytes).into_owned());
+                        written
+                            .lock()
+                            .expect("no thread has panicked")
+                            .push(String::from_utf8_lossy(bytes).into_owned());
                         to_server.write_all(bytes).is_ok()
                     });
                     let _ = to_server.shutdown(Shutdown::Both);
@@ -128,13 +138,13 @@ impl Recorder {
 
     /// In how many round trips `command` names `key`.
     fn round_trips(&self, key: &str, command: impl FnOnce()) -> usize {
-        self.written.lock().unwrap().clear();
+        self.written.lock().expect("no thread has panicked").clear();
         command();
-        self.written.lock().unwrap().iter().filter(|text| text.contains(key)).count()
+        self.written.lock().expect("no thread has panicked").iter().filter(|text| text.contains(key)).count()
     }
 
     fn cut(&self) {
-        for connection in self.connections.lock().unwrap().drain(..) {
+        for connection in self.connections.lock().expect("no thread has panicked").drain(..) {
             let _ = connection.shutdown(Shutdown::Both);
         }
     }
