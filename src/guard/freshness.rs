@@ -8,6 +8,7 @@ use super::inputs::Inputs;
 use super::policy::{OnInvalidate, Policy};
 use super::stub::Stub;
 use super::tag_version::{NEVER, Versions, version_millis};
+use crate::metrics::StaleReason;
 
 /// A value that may be served.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -22,6 +23,8 @@ pub struct Hit {
     pub ttl: Option<u32>,
     /// Milliseconds since its soft expiry.
     pub stale_ms: u64,
+    /// Why it is stale; nothing if it is fresh.
+    pub stale: StaleReasons,
     /// Duration of its last rebuild in milliseconds.
     pub rebuild: u32,
     /// How it has been used, if that was requested.
@@ -35,7 +38,43 @@ impl Hit {
     pub fn nothing() -> Hit {
         let (payload, header) = (Bytes::new(), Bytes::new());
         let usage = Usage::default();
-        Hit { payload, flags: 0, cas: Cas::NONE, ttl: None, stale_ms: 0, rebuild: 0, usage, header }
+        let stale = StaleReasons::default();
+        Hit { payload, flags: 0, cas: Cas::NONE, ttl: None, stale_ms: 0, stale, rebuild: 0, usage, header }
+    }
+}
+
+/// Why a value is not fresh. Several reasons may hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct StaleReasons {
+    /// Its soft expiry has passed.
+    pub expired: bool,
+    /// A tag has another version than the one it was sealed with, or it lacks a tag that its rule names.
+    pub tag: bool,
+    /// The version of a tag could not be read.
+    pub tag_unread: bool,
+    /// It was stored under a fence that does not count.
+    pub fence: bool,
+    /// The server has it marked: by a delete under `on_delete = "stale"`, by `md … I`, or by the client that rebuilds it.
+    pub marked: bool,
+}
+
+impl StaleReasons {
+    /// Whether any holds.
+    pub fn any(self) -> bool {
+        self.expired || self.tag || self.tag_unread || self.fence || self.marked
+    }
+
+    /// The one that metrics count. An invalidation comes before the expiry. A mark comes last, because the client that rebuilds a
+    /// stale value marks it.
+    pub fn counted(self) -> Option<StaleReason> {
+        let all = [
+            (self.fence, StaleReason::Fence),
+            (self.tag, StaleReason::Tag),
+            (self.tag_unread, StaleReason::TagUnread),
+            (self.expired, StaleReason::Expired),
+            (self.marked, StaleReason::Marked),
+        ];
+        all.into_iter().find(|(holds, _)| *holds).map(|(_, reason)| reason)
     }
 }
 
@@ -87,7 +126,8 @@ pub fn fresh_hit<'a>(
     payload.advance(payload_at);
     let Item { flags, cas, usage, .. } = *item;
     let ttl = item.ttl.map(|ttl| ttl - stale_for);
-    Some(Hit { payload, flags, cas, ttl, stale_ms: 0, rebuild, usage, header: Bytes::new() })
+    let stale = StaleReasons::default();
+    Some(Hit { payload, flags, cas, ttl, stale_ms: 0, stale, rebuild, usage, header: Bytes::new() })
 }
 
 /// The tags that an item was sealed with and that are not among the inputs.
@@ -114,12 +154,15 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_
     if let Some(stub) = Stub::of(item) {
         return ItemState::Stub(stub);
     }
+    let opened = Header::open(&item.value);
+    let reasons = stale_reasons(item, &opened, versions, inputs);
     let mut hit = Hit {
         payload: item.value.clone(),
         flags: item.flags,
         cas: item.cas,
         ttl: item.ttl,
         stale_ms: 0,
+        stale: reasons,
         rebuild: 0,
         usage: item.usage,
         header: Bytes::new(),
@@ -127,11 +170,9 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_
     let drops = inputs.policy.on_tag == OnInvalidate::Drop;
     // Under another fence it may have been invalidated any time ago.
     let drops_of_other_fence = !inputs.policy.serves_stale();
-    let (envelope, payload_at) = match Header::open(&item.value) {
-        // Stored without Kennel, or too large for an envelope: it has no soft expiry and no tags. Nor has it a fence, so nobody
-        // knows in which place it was stored.
-        Opened::Plain if inputs.fence != 0 && drops_of_other_fence => return ItemState::Unservable,
-        Opened::Plain if item.stale || inputs.fence != 0 => return ItemState::Stale(hit),
+    let (envelope, payload_at) = match opened {
+        Opened::Plain if reasons.fence && drops_of_other_fence => return ItemState::Unservable,
+        Opened::Plain if reasons.any() => return ItemState::Stale(hit),
         Opened::Plain => return ItemState::Fresh(hit),
         Opened::Unreadable(_) => return ItemState::Unservable,
         Opened::Sealed { envelope, payload_at } => (envelope, payload_at),
@@ -139,37 +180,84 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_
     hit.payload = item.value.slice(payload_at..);
     hit.header = item.value.slice(..payload_at);
     hit.rebuild = envelope.rebuild;
-    // It replaces a value that may not be served.
-    let is_placeholder = payload_at == item.value.len() && envelope.tags().next().is_some();
-    if is_placeholder && envelope.tags().all(|(_, version)| version == NEVER) {
+    if is_placeholder(&envelope, payload_at, item) {
         return ItemState::Unservable;
     }
-    let moved = match versions {
-        // It may have missed a delete or a bump, which was carried out in another place.
-        _ if !inputs.counts(envelope.fence) => true,
-        None => true,
-        Some(versions) => {
-            let now = |name: &[u8]| inputs.tags.iter().zip(versions).find(|(tag, _)| tag[..] == *name);
-            let sealed = |name: &TagName| envelope.tags().any(|(sealed, _)| *sealed == name[..]);
-            // A tag that is not among the inputs is ignored. A caller that must know about it adds it first.
-            !inputs.rule_tags().iter().all(sealed)
-                || !envelope.tags().all(|(name, version)| now(name).is_none_or(|(_, now)| *now == version))
-        }
-    };
-    if moved && drops || !inputs.counts(envelope.fence) && drops_of_other_fence {
+    // It may have missed a delete or a bump, which was carried out in another place.
+    let moved = reasons.tag || reasons.tag_unread || reasons.fence;
+    if moved && drops || reasons.fence && drops_of_other_fence {
         return ItemState::Unservable;
     }
-    let expired = item.ttl.is_some_and(|ttl| ttl <= envelope.stale_for);
-    if expired {
+    if reasons.expired {
         hit.stale_ms = u64::from(envelope.stale_for - item.ttl.unwrap_or(0)) * 1000;
     }
-    if expired || item.stale || moved {
+    if reasons.any() {
         hit.ttl = Some(0);
         ItemState::Stale(hit)
     } else {
         hit.ttl = item.ttl.map(|ttl| ttl - envelope.stale_for);
         ItemState::Fresh(hit)
     }
+}
+
+/// Judges an item after its tags have been read. `lost`: one of them was missing and has just been created, so that it proves
+/// nothing: by chance it may get a version that it had before.
+pub(super) fn judge_after(
+    lost: bool,
+    item: &Item,
+    versions: Option<&Versions>,
+    inputs: &Inputs<'_>,
+) -> ItemState {
+    match judge(item, versions, inputs) {
+        ItemState::Fresh(hit) if lost && !hit.header.is_empty() => match inputs.policy.on_tag {
+            OnInvalidate::Stale => {
+                let stale = StaleReasons { tag: true, ..hit.stale };
+                ItemState::Stale(Hit { ttl: Some(0), stale, ..hit })
+            }
+            OnInvalidate::Drop => ItemState::Unservable,
+        },
+        item_state => item_state,
+    }
+}
+
+/// Why an item that is no stub is not fresh.
+pub(super) fn stale_reasons(
+    item: &Item,
+    opened: &Opened<Header<'_>>,
+    versions: Option<&Versions>,
+    inputs: &Inputs<'_>,
+) -> StaleReasons {
+    let mut reasons = StaleReasons { marked: item.stale, ..StaleReasons::default() };
+    match opened {
+        // Stored without Kennel, or too large for an envelope: it has no soft expiry and no tags. Nor has it a fence, so nobody
+        // knows in which place it was stored.
+        Opened::Plain => reasons.fence = inputs.fence != 0,
+        Opened::Unreadable(_) => {}
+        Opened::Sealed { envelope, .. } => {
+            reasons.expired = item.ttl.is_some_and(|ttl| ttl <= envelope.stale_for);
+            reasons.fence = !inputs.counts(envelope.fence);
+            match versions {
+                None => reasons.tag_unread = true,
+                Some(versions) => {
+                    let now =
+                        |name: &[u8]| inputs.tags.iter().zip(versions).find(|(tag, _)| tag[..] == *name);
+                    let sealed = |name: &TagName| envelope.tags().any(|(sealed, _)| *sealed == name[..]);
+                    // A tag that is not among the inputs is ignored. A caller that must know about it adds it first.
+                    reasons.tag = !inputs.rule_tags().iter().all(sealed)
+                        || !envelope
+                            .tags()
+                            .all(|(name, version)| now(name).is_none_or(|(_, now)| *now == version));
+                }
+            }
+        }
+    }
+    reasons
+}
+
+/// Whether the item replaces a value that may not be served.
+pub(super) fn is_placeholder(envelope: &Header<'_>, payload_at: usize, item: &Item) -> bool {
+    let is_empty = payload_at == item.value.len() && envelope.tags().next().is_some();
+    is_empty && envelope.tags().all(|(_, version)| version == NEVER)
 }
 
 /// XFetch (Vattani, Chierichetti and Lowenstein, 2015): the probability rises towards the expiry and with the
@@ -299,5 +387,47 @@ mod tests {
         assert!(
             (0..100).all(|_| fresh_hit(&mut random_item(0, random), [].into_iter(), 0, &policy).is_none())
         );
+    }
+
+    #[test]
+    fn each_reason_for_staleness_is_named_and_an_invalidation_is_counted_before_the_expiry() {
+        let sealed = |fence, version| {
+            let mut value = BytesMut::new();
+            let tags = [(TagName::from_slice(b"posts"), version)].into_iter().collect();
+            let envelope = Envelope { stale_for: 60, built_at: 5, rebuild: 1, fence, tags };
+            envelope.seal(&mut value).unwrap();
+            value.extend_from_slice(b"v");
+            fixtures::item(value.freeze(), 7)
+        };
+        let (policy, tags) = (Policy::default(), [TagName::from_slice(b"posts")]);
+        let inputs = Inputs { fence: 7, ..fixtures::inputs(&policy, &tags) };
+        let versions = Versions::from_iter([100]);
+        let of = |item: Item, versions: Option<&Versions>| match judge(&item, versions, &inputs) {
+            ItemState::Fresh(hit) | ItemState::Stale(hit) => hit.stale,
+            state => panic!("{state:?}"),
+        };
+        let none = StaleReasons::default();
+        let fresh = Item { ttl: Some(61), ..sealed(7, 100) };
+        let expired = Item { ttl: Some(60), ..fresh.clone() };
+        assert_eq!((of(fresh.clone(), Some(&versions)), none.any()), (none, false));
+        let only = |stale: StaleReasons, reason| {
+            assert_eq!(stale.counted(), Some(reason));
+            stale
+        };
+        let expected = StaleReasons { expired: true, ..none };
+        assert_eq!(only(of(expired.clone(), Some(&versions)), StaleReason::Expired), expected);
+        let marked = Item { stale: true, ..fresh.clone() };
+        let expected = StaleReasons { marked: true, ..none };
+        assert_eq!(only(of(marked, Some(&versions)), StaleReason::Marked), expected);
+        // The client that rebuilds it has marked it.
+        let rebuilt = Item { stale: true, ..expired.clone() };
+        assert_eq!(of(rebuilt, Some(&versions)).counted(), Some(StaleReason::Expired));
+        let moved = Item { ttl: Some(60), ..sealed(7, 99) };
+        let expected = StaleReasons { expired: true, tag: true, ..none };
+        assert_eq!(only(of(moved, Some(&versions)), StaleReason::Tag), expected);
+        assert_eq!(only(of(fresh, None), StaleReason::TagUnread), StaleReasons { tag_unread: true, ..none });
+        let elsewhere = Item { ttl: Some(61), ..sealed(8, 99) };
+        let expected = StaleReasons { fence: true, tag: true, ..none };
+        assert_eq!(only(of(elsewhere, Some(&versions)), StaleReason::Fence), expected);
     }
 }

@@ -56,7 +56,7 @@ pub use envelope::{TagName, TagNames};
 pub use expiry::Expiry;
 pub use fill::{Fill, FillEnd};
 pub use forget::{Forget, ForgetEnd};
-pub use freshness::{Hit, fresh_hit};
+pub use freshness::{Hit, StaleReasons, fresh_hit};
 pub use inputs::{Inputs, Now};
 pub use machine::{Event, Machine, Step, Wait};
 pub use modify::{Change, Count, Counted, Modify, ModifyEnd};

@@ -30,7 +30,7 @@ use super::command::{
 };
 use super::envelope::{Header, Opened};
 use super::expiry::sure_ms;
-use super::freshness::{Hit, ItemState, is_out_of_date, judge, refreshes_early, unknown_tags};
+use super::freshness::{Hit, ItemState, is_out_of_date, judge_after, refreshes_early, unknown_tags};
 use super::inputs::Inputs;
 use super::leases::MissToken;
 use super::machine::{Event, Machine, Step};
@@ -188,14 +188,7 @@ impl Read {
         lost: bool,
         inputs: &Inputs<'_>,
     ) -> Step<ReadEnd> {
-        let item_state = match judge(&item, versions.as_ref(), inputs) {
-            // A tag that is created again may by chance get a version that it had before.
-            ItemState::Fresh(hit) if lost && !hit.header.is_empty() => match inputs.policy.on_tag {
-                OnInvalidate::Stale => ItemState::Stale(Hit { ttl: Some(0), ..hit }),
-                OnInvalidate::Drop => ItemState::Unservable,
-            },
-            item_state => item_state,
-        };
+        let item_state = judge_after(lost, &item, versions.as_ref(), inputs);
         let Some(versions) = versions else {
             return Step::Done(match item_state {
                 ItemState::Stale(hit) | ItemState::Fresh(hit) => ReadEnd::Stale(hit),

@@ -11,7 +11,7 @@ use super::cells::{AGE, Buckets, LATENCY, REBUILD};
 use super::counts::{ConfigInfo, Counts, State, gauge};
 use super::labels::{
     AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, LockEnd,
-    Outcome, PairedWith, Place, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
+    Outcome, PairedWith, Place, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 use super::table::{self, Family, MetricType, TABLE};
 use super::{layout, process};
@@ -56,6 +56,7 @@ fn by_rule(counts: &Counts, page: &mut Page) {
     let mut requests = Series::of(table::REQUESTS);
     let mut durations = Series::of(table::REQUEST_DURATION);
     let mut ages = Series::of(table::STALE_AGE);
+    let mut stale = Series::of(table::STALE);
     let mut leases = Series::of(table::LEASES);
     let mut rebuilds = Series::of(table::REBUILD_DURATION);
     let mut dropped = Series::of(table::FILLS_DROPPED);
@@ -72,6 +73,9 @@ fn by_rule(counts: &Counts, page: &mut Page) {
         }
         durations.histogram(&[name], &LATENCY, |cell| counts.of_rule(rule, layout::DURATION + cell));
         ages.histogram(&[name], &AGE, |cell| counts.of_rule(rule, layout::STALE_AGE + cell));
+        for &why in StaleReason::ALL {
+            stale.count(&[name, why.word()], counts.of_rule(rule, layout::stale(why)));
+        }
         for &end in LeaseEnd::ALL {
             leases.count(&[name, end.word()], counts.shared_of_rule(rule, layout::lease(end)));
         }
@@ -90,7 +94,7 @@ fn by_rule(counts: &Counts, page: &mut Page) {
             locks.count(&[name, end.word()], counts.of_rule(rule, layout::lock(end)));
         }
     }
-    page.extend([requests, durations, ages, leases, rebuilds, dropped, waits, plain, near, locks]);
+    page.extend([requests, durations, ages, stale, leases, rebuilds, dropped, waits, plain, near, locks]);
     page.value(table::NEAR_BYTES, counts.own(layout::NEAR_BYTES) as f64);
 }
 

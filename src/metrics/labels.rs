@@ -122,6 +122,22 @@ label! {
 }
 
 label! {
+    /// Why a value that was served is stale: the first of these that holds.
+    StaleReason {
+        /// It was stored under a fence that does not count: its server has failed over or back since.
+        Fence = "fence",
+        /// One of its tags was bumped.
+        Tag = "tag",
+        /// The version of one of its tags could not be read.
+        TagUnread = "tag_unread",
+        /// Its soft expiry has passed.
+        Expired = "expired",
+        /// It is marked stale on its server, by a delete under `on_delete = "stale"` or by `md … I`.
+        Marked = "marked",
+    }
+}
+
+label! {
     /// Why a lease ended.
     LeaseEnd {
         /// Its fill was stored.

@@ -3,7 +3,7 @@
 use super::cells::{AGE, LATENCY, REBUILD};
 use super::labels::{
     AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, LockEnd,
-    Outcome, PairedWith, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
+    Outcome, PairedWith, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 
 /// The rule index of a key that no rule matches, and of requests without a key. Exported as the rule `none`.
@@ -13,9 +13,8 @@ pub const NO_RULE: usize = usize::MAX;
 // updates are in the own blocks. What may end on another worker than it began on is in the shared blocks, to which any thread may
 // add.
 
-/// Cells of a rule's own block: requests by command and outcome, two histograms, near hits, lock ends.
-pub(super) const OWN_RULE: usize =
-    Command::ALL.len() * Outcome::ALL.len() + LATENCY.width() + AGE.width() + 1 + LockEnd::ALL.len();
+/// Cells of a rule's own block: requests by command and outcome, two histograms, near hits, lock ends, stale values by reason.
+pub(super) const OWN_RULE: usize = NEAR_HITS + 1 + LockEnd::ALL.len() + StaleReason::ALL.len();
 /// Cells of a server's block: outcomes, a histogram, in flight, up, connections, shared reads, whether it can guard, whether it is
 /// not healthy, changes of its health, failed attempts to connect, TLS handshakes.
 pub(super) const OWN_SERVER: usize = UpstreamOutcome::ALL.len()
@@ -116,6 +115,10 @@ pub(super) fn lock(end: LockEnd) -> usize {
     NEAR_HITS + 1 + end as usize
 }
 
+pub(super) fn stale(why: StaleReason) -> usize {
+    NEAR_HITS + 1 + LockEnd::ALL.len() + why as usize
+}
+
 // Cells of a server's block.
 
 pub(super) fn upstream(outcome: UpstreamOutcome) -> usize {
@@ -197,7 +200,8 @@ mod tests {
         assert_full("own", OWN_GLOBAL, of_labels.chain(global).chain(pairs(answered)));
         assert_full("shared", SHARED_GLOBAL, [LEASES_LIVE, WAITERS, BUMPS, OUTAGE_VALUES, OUTAGE_BYTES]);
         let histograms = (DURATION..DURATION + LATENCY.width()).chain(STALE_AGE..STALE_AGE + AGE.width());
-        let of_rule = pairs(request).into_iter().chain(histograms).chain([NEAR_HITS]);
+        let stale = StaleReason::ALL.iter().map(|&why| stale(why)).chain([NEAR_HITS]);
+        let of_rule = pairs(request).into_iter().chain(histograms).chain(stale);
         assert_full("rule", OWN_RULE, of_rule.chain(LockEnd::ALL.iter().map(|&end| lock(end))));
         let of_labels = LeaseEnd::ALL.iter().map(|&e| lease(e));
         let of_labels = of_labels.chain(WaitEnd::ALL.iter().map(|&e| wait(e)));

@@ -33,7 +33,7 @@ pub use discovery::{DiscoveredEntry, DiscoveredPool, DiscoverySource};
 pub use failover::{FailoverSource, FailoverState, PlacementsState};
 pub use labels::{
     AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, LockEnd,
-    Outcome, PairedWith, Place, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
+    Outcome, PairedWith, Place, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 pub use layout::NO_RULE;
 pub use registry::{CONTENT_TYPE, Metrics, NextMetrics, RuleTotals};

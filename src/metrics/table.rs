@@ -2,7 +2,7 @@
 
 use super::labels::{
     AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, LockEnd,
-    Outcome, PairedWith, Place, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
+    Outcome, PairedWith, Place, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 
 /// The type of a metric in Prometheus.
@@ -56,6 +56,8 @@ table! {
         "Time from when a request is parsed until its reply is ready, including waits.";
     STALE_AGE = Histogram "kennel_stale_age_seconds" ["rule"]
         "Time between the expiry of a stale value and serving it.";
+    STALE = Counter "kennel_stale_total" ["rule", "why"]
+        "Stale values served, by why they are stale.";
     LEASES = Counter "kennel_leases_total" ["rule", "end"]
         "Leases that ended, by reason.";
     LEASES_LIVE = Gauge "kennel_leases_live" []
@@ -192,6 +194,7 @@ pub fn markdown() -> String {
     };
     row("command", &REQUESTS, Command::ALL.iter().map(|v| v.word()).collect());
     row("outcome", &REQUESTS, Outcome::ALL.iter().map(|v| v.word()).collect());
+    row("why", &STALE, StaleReason::ALL.iter().map(|v| v.word()).collect());
     row("end", &LEASES, LeaseEnd::ALL.iter().map(|v| v.word()).collect());
     row("why", &FILLS_DROPPED, DropReason::ALL.iter().map(|v| v.word()).collect());
     row("end", &WAITS, WaitEnd::ALL.iter().map(|v| v.word()).collect());

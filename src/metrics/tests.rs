@@ -6,7 +6,7 @@ use super::exposition::{Exposition, read};
 use super::failover::{FailoverSource, FailoverState, PlacementsState};
 use super::labels::{
     AuthOutcome, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, LockEnd, Outcome,
-    PairedWith, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
+    PairedWith, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 use super::layout::NO_RULE;
 use super::registry::Metrics;
@@ -35,7 +35,7 @@ fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
         for &command in Command::ALL {
             Outcome::ALL.iter().for_each(|&outcome| worker.request(rule, command, outcome, MS));
         }
-        worker.stale_served(rule, 1500 * MS);
+        StaleReason::ALL.iter().for_each(|&why| worker.stale_served(rule, 1500 * MS, Some(why)));
         for &end in LeaseEnd::ALL {
             worker.lease_granted();
             worker.lease_ended(rule, end, 30 * MS);

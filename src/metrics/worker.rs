@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::cells::{AGE, Block, Buckets, LATENCY, REBUILD};
 use super::labels::{
     AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, LockEnd,
-    Outcome, PairedWith, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
+    Outcome, PairedWith, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 use super::layout::{
     BUMPS, BYTES_READ, BYTES_WRITTEN, CLIENTS, CLIENTS_BINARY, CLIENTS_RECEIVED, CLIENTS_REFUSED,
@@ -14,7 +14,7 @@ use super::layout::{
     NO_MEMORY, OUTAGE_BYTES, OUTAGE_VALUES, OWN_GLOBAL, OWN_RULE, OWN_SERVER, PLAIN, REBUILD_DURATION,
     SHARED, SHARED_GLOBAL, SHARED_RULE, STALE_AGE, TOO_LARGE, UNHEALTHY, UP, UPSTREAM_DURATION, WAITERS,
     answered, authentication, client_mode, connect_failure, dropped, handshake, health_changes, lease, limit,
-    lock, pair, request, tls_session, upstream, wait,
+    lock, pair, request, stale, tls_session, upstream, wait,
 };
 
 /// One worker's counters under one configuration. Those of the worker itself, and of a rule or server that the next configuration
@@ -119,8 +119,12 @@ impl WorkerMetrics {
     }
 
     /// A stale value was served `age` after its expiry (0 if only a tag was bumped). Worker's thread only.
-    pub fn stale_served(&self, rule: usize, age: Duration) {
-        self.rule(rule).own.observe(&AGE, STALE_AGE, age, 1);
+    pub fn stale_served(&self, rule: usize, age: Duration, why: Option<StaleReason>) {
+        let cells = &self.rule(rule).own;
+        cells.observe(&AGE, STALE_AGE, age, 1);
+        if let Some(why) = why {
+            cells.add_exclusive(stale(why), 1);
+        }
     }
 
     /// A client won the right to rebuild.

@@ -4,6 +4,7 @@ use super::*;
 use crate::guard::command::Usage;
 use crate::guard::envelope::Envelope;
 use crate::guard::fixtures::cas;
+use crate::guard::freshness::StaleReasons;
 use crate::guard::leases::MissToken;
 use crate::guard::tag_version::Versions;
 
@@ -29,6 +30,7 @@ fn hit(payload: &'static [u8], ttl: Option<u32>, tags: &[&str]) -> Hit {
         cas: cas(3),
         ttl,
         stale_ms: 0,
+        stale: StaleReasons::default(),
         rebuild: 0,
         usage: Usage::default(),
         header: header.freeze(),
