@@ -27,12 +27,13 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::admin::{self, ConfigState, Readiness};
+use crate::admin::{self, Access, AdminSpec, ConfigState, CurrentAccess, Readiness};
 use crate::clock::{Clock, unix_ms};
 use crate::config::{Config, Loaded};
 use crate::guard::near::Changes;
 use crate::listener::{
-    self, AdminSocket, BoundListeners, FlushAll, Inherited, ListenAddress, ListenSocket, WorkerListener,
+    self, AdminSocket, BindError, BoundListeners, FlushAll, Inherited, ListenAddress, ListenSocket,
+    WorkerListener,
 };
 use crate::log;
 use crate::metrics::{DiscoverySource, FailoverSource, Metrics, Totals, WorkerMetrics};
@@ -43,6 +44,7 @@ use crate::takeover::{Channel, ControlSocket};
 use crate::upstream::pool::SharedPool;
 use crate::worker::{Configured, ConnectionLimit, Heartbeat, Order, Switch, Worker};
 use adopter::Adopter;
+use asks::Asks;
 use control_server::ControlServer;
 use in_force::{InForce, Monitors};
 use limits::{max_connections, miss_token_bytes};
@@ -52,10 +54,11 @@ mod adopter;
 pub mod control;
 mod control_server;
 mod errors;
+mod asks;
 mod handing_over;
 mod in_force;
 mod limits;
-mod plan;
+pub(crate) mod plan;
 mod service;
 mod taking_over;
 mod view;
@@ -77,7 +80,8 @@ pub struct App {
     workers: Vec<mpsc::UnboundedSender<Order>>,
     adopter: Arc<Adopter>,
     monitors: Monitors,
-    admin_socket: Option<AdminSocket>,
+    /// The admin server, until it is started.
+    bound_admin: Option<BoundAdmin>,
     admin: Option<AdminServer>,
     control: Option<ControlServer>,
     /// Processes that ask to take over.
@@ -112,6 +116,7 @@ struct Lasting {
 /// A running admin server.
 struct AdminServer {
     configured: ListenAddress,
+    access: CurrentAccess,
     bound: SocketAddr,
     /// For a process that takes over.
     socket: ListenSocket,
@@ -153,8 +158,7 @@ impl App {
         let max_connections = max_connections(config, workers, open_files)?;
         let unbound = BoundListeners::default();
         let (listeners, of_workers) = unbound.bind(&config.listen, workers, &mut inherited)?;
-        let bind_admin = |address| listener::bind_admin(address, &mut inherited);
-        let admin_socket = config.admin.as_ref().map(bind_admin).transpose()?;
+        let admin = config.admin.as_ref().map(|spec| bind_admin(spec, &mut inherited)).transpose()?;
         let metrics = Metrics::new(plan::rule_names(config), plan::server_names(config), workers);
         metrics.config_read(true, unix_ms());
         let mut random = Random::from_entropy();
@@ -175,19 +179,19 @@ impl App {
         let (jobs, mut to_monitor) = mpsc::unbounded_channel();
         let monitors = Monitors::new(jobs, start, lasting.clock.clone());
         let in_force = InForce::new(loaded, listeners, &[], &monitors)?;
-        lasting.metrics.show_config(in_force.info());
         lasting.metrics.show_failover(Arc::clone(&in_force.status) as Arc<dyn FailoverSource>);
         log::set_level(&in_force.config.log.level);
         let (stop, readiness) = (CancellationToken::new(), Readiness::new());
         let (to_reload, reloads) = mpsc::channel(RELOADS);
         let shown = in_force.shown(ConfigState { read_ms: unix_ms(), ..ConfigState::default() });
-        let view = AdminView::new(Arc::clone(&lasting.metrics), start, shown, to_reload);
         let (mut orders, mut received) = (Vec::new(), Vec::new());
         for _ in 0..workers {
             let (order, receiver) = mpsc::unbounded_channel();
             orders.push(order);
             received.push(receiver);
         }
+        let asks = Asks::new(orders.clone());
+        let view = AdminView::new(Arc::clone(&lasting.metrics), start, shown, to_reload, asks);
         let adopter = Arc::new(Adopter::new(orders.clone(), Arc::clone(&lasting.connection_limit)));
         adopter.set_listeners(in_force.listeners.numbers());
         let (to_take_over, takeovers) = mpsc::channel(1);
@@ -199,7 +203,7 @@ impl App {
             workers: orders,
             adopter,
             monitors,
-            admin_socket,
+            bound_admin: admin,
             admin: None,
             control: None,
             takeovers,
@@ -249,9 +253,10 @@ impl App {
     /// # Errors
     /// The system refuses a thread.
     pub fn open(&mut self, control: Option<ControlSocket>) -> io::Result<()> {
-        if let Some(socket) = self.admin_socket.take() {
-            self.start_admin(socket)?;
+        if let Some(admin) = self.bound_admin.take() {
+            self.start_admin(admin)?;
         }
+        self.show_config();
         self.control = control.map(|socket| ControlServer::start(socket, &self.adopter, &self.to_take_over));
         let (open, readiness) = (self.opened.clone(), self.readiness.clone());
         self.monitors.when_known(self.in_force.known(), move || {
@@ -270,7 +275,7 @@ impl App {
         let mut none = Inherited::default();
         let listeners = self.in_force.listeners.bind(&loaded.config.listen, self.workers.len(), &mut none)?;
         let state = ConfigState { read_ms: unix_ms(), ..ConfigState::default() };
-        self.switch(loaded, listeners, state).await
+        self.switch(loaded, listeners, state, true).await
     }
 
     /// Takes the configuration in force with other servers, in the same way. No file is read again.
@@ -280,7 +285,7 @@ impl App {
     pub async fn switch_servers(&mut self, loaded: Loaded) -> Result<(), StartError> {
         let listeners = self.in_force.listeners.again(self.workers.len());
         let state = self.view.state();
-        self.switch(loaded, listeners, state).await.map(|_| ())
+        self.switch(loaded, listeners, state, false).await.map(|_| ())
     }
 
     async fn switch(
@@ -288,12 +293,15 @@ impl App {
         loaded: Loaded,
         (listeners, of_workers): (BoundListeners, Vec<Vec<WorkerListener>>),
         state: ConfigState,
+        with_access: bool,
     ) -> Result<Vec<String>, StartError> {
         let (config, workers) = (&loaded.config, self.workers.len());
         let max_connections = max_connections(config, workers, self.lasting.open_files)?;
         let mut none = Inherited::default();
+        let access =
+            with_access.then(|| config.admin.as_ref().map(admin_access).transpose()).transpose()?.flatten();
         let new_admin = config.admin.as_ref().filter(|admin| !self.has_admin(admin));
-        let new_admin = new_admin.map(|address| listener::bind_admin(address, &mut none)).transpose()?;
+        let new_admin = new_admin.map(|spec| bind_admin(spec, &mut none)).transpose()?;
         let next = InForce::new(loaded, listeners, &self.in_force.pools, &self.monitors)?;
         // The former configuration serves until it is known where the next one's keys are.
         for known in next.known() {
@@ -321,7 +329,6 @@ impl App {
             retiring.push(is_retired);
         }
         self.lasting.metrics.switch_to(metrics);
-        self.lasting.metrics.show_config(self.in_force.info());
         for is_done in switching {
             let _ = is_done.await;
         }
@@ -331,11 +338,14 @@ impl App {
         {
             former.stop.cancel();
         }
-        if let Some(socket) = new_admin
-            && let Err(error) = self.start_admin(socket)
+        if let Some(admin) = new_admin
+            && let Err(error) = self.start_admin(admin)
         {
             error!(%error, "the admin server cannot be started");
+        } else if let (Some(running), Some(access)) = (&self.admin, access) {
+            running.access.replace(access);
         }
+        self.show_config();
         self.view.show(self.in_force.shown(state));
         let retired = tokio::spawn(async move {
             for is_retired in retiring {
@@ -349,9 +359,19 @@ impl App {
         Ok(changes)
     }
 
+    /// Shows the configuration in the metrics.
+    fn show_config(&self) {
+        let mut info = self.in_force.info();
+        let admin = self.admin.as_ref().and_then(|admin| admin.access.certificate());
+        let is_known = |(file, _): &(String, i64)| info.certificates.iter().any(|(known, _)| known == file);
+        let admin = admin.filter(|admin| !is_known(admin));
+        info.certificates.extend(admin);
+        self.lasting.metrics.show_config(info);
+    }
+
     /// Whether the admin server listens at this address.
-    fn has_admin(&self, configured: &ListenAddress) -> bool {
-        self.admin.as_ref().is_some_and(|admin| admin.configured == *configured)
+    fn has_admin(&self, spec: &AdminSpec) -> bool {
+        self.admin.as_ref().is_some_and(|admin| admin.configured == spec.listen)
     }
 
     /// What the configuration in force gives each worker.
@@ -404,15 +424,27 @@ impl App {
         listeners.into_iter().zip(metrics).map(configured).collect()
     }
 
-    fn start_admin(&mut self, AdminSocket { address: bound, socket }: AdminSocket) -> io::Result<()> {
-        let Some(configured) = self.in_force.config.admin.clone() else { return Ok(()) };
-        let stop = self.stop.child_token();
+    fn start_admin(
+        &mut self,
+        (AdminSocket { address: bound, socket }, access): BoundAdmin,
+    ) -> io::Result<()> {
+        let Some(AdminSpec { listen: configured, .. }) = self.in_force.config.admin.clone() else {
+            return Ok(());
+        };
+        let (stop, access) = (self.stop.child_token(), CurrentAccess::new(access));
         let for_successor = ListenSocket::Tcp(socket.try_clone()?);
-        self.admin = Some(AdminServer { configured, bound, socket: for_successor, stop: stop.clone() });
+        let (of_server, stop_server) = (access.clone(), stop.clone());
+        self.admin = Some(AdminServer {
+            configured,
+            access: of_server,
+            bound,
+            socket: for_successor,
+            stop: stop_server,
+        });
         let (view, readiness) = (Arc::clone(&self.view) as Arc<dyn admin::View>, self.readiness.clone());
         self.spawn("kennel-admin".into(), move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(admin::run(socket, view, readiness, stop.cancelled()))
+            runtime.block_on(admin::run(socket, access, view, readiness, stop.cancelled()))
         })
     }
 
@@ -447,6 +479,13 @@ impl App {
     /// The admin address.
     pub fn admin(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(|admin| admin.bound)
+    }
+
+    /// The URL of the status page.
+    pub fn admin_url(&self) -> Option<String> {
+        let admin = self.admin.as_ref()?;
+        let scheme = if admin.access.uses_tls() { "https" } else { "http" };
+        Some(format!("{scheme}://{}/", admin.bound))
     }
 
     /// The metrics.
@@ -487,4 +526,17 @@ impl Lasting {
         self.outages.set_memory(config.near.memory);
         self.connection_limit.set(max_connections);
     }
+}
+
+/// The socket of the admin server, and who may use it.
+type BoundAdmin = (AdminSocket, Access);
+
+/// Binds the address of the admin server, and loads its files.
+fn bind_admin(spec: &AdminSpec, inherited: &mut Inherited) -> Result<BoundAdmin, BindError> {
+    let access = admin_access(spec)?;
+    Ok((listener::bind_admin(&spec.listen, inherited)?, access))
+}
+
+fn admin_access(spec: &AdminSpec) -> Result<Access, BindError> {
+    Access::new(spec).map_err(|files| BindError::Files(spec.listen.to_string(), files))
 }

@@ -87,12 +87,54 @@ impl Users {
     }
 
     /// Whether `password` is a password of `user`. The time does not depend on which of them is wrong.
-    fn accept(&self, user: &[u8], password: &[u8]) -> bool {
+    pub(crate) fn accept(&self, user: &[u8], password: &[u8]) -> bool {
         let (Some(user), Some(password)) = (padded(user), padded(password)) else { return false };
         let accepted = self.0.iter().fold(Choice::from(0), |accepted, entry| {
             accepted | (entry.user.ct_eq(&user) & entry.password.ct_eq(&password))
         });
         accepted.into()
+    }
+}
+
+/// A secret that a client sends in place of a user and password. `Debug` does not show it.
+#[derive(Clone)]
+pub struct Token([u8; WORD]);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+/// The shortest token in bytes.
+const MIN_TOKEN: usize = 16;
+
+impl Token {
+    /// Reads a file with one line. The error continues a sentence that begins with the name of the file. It never contains text of
+    /// the file.
+    pub fn read(path: &Path) -> Result<Token, String> {
+        let mut text = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut text));
+        read.map_err(|error: io::Error| format!("cannot be read: {error}"))?;
+        Token::parse(&text)
+    }
+
+    fn parse(text: &[u8]) -> Result<Token, String> {
+        let token = text.trim_ascii_end();
+        let is_valid =
+            (MIN_TOKEN..=MAX_ENTRY).contains(&token.len()) && token.iter().all(u8::is_ascii_graphic);
+        let token = padded(token).filter(|_| is_valid);
+        token.map(Token).ok_or_else(|| {
+            format!(
+                "must be one line of {MIN_TOKEN} to {MAX_ENTRY} visible ASCII characters: openssl rand -hex 32 makes one"
+            )
+        })
+    }
+
+    /// Whether this is the token. The time does not depend on where it differs.
+    pub(crate) fn accepts(&self, given: &[u8]) -> bool {
+        // A NUL would look like padding.
+        !given.contains(&0) && padded(given).is_some_and(|given| self.0.ct_eq(&given).into())
     }
 }
 
@@ -376,6 +418,25 @@ mod tests {
         assert!(what("/nowhere/auth").starts_with("cannot be read: No such file"));
         assert!(what("/").starts_with("cannot be read: "));
         assert_eq!(what("/dev/zero"), "is larger than 64 KiB: is it the right file?");
+    }
+
+    #[test]
+    fn a_token_is_one_line_of_visible_characters_and_nothing_else_is_accepted() {
+        let token = Token::parse(b"0123456789abcdef\n").unwrap();
+        assert!(token.accepts(b"0123456789abcdef"));
+        for wrong in
+            [&b"0123456789abcde"[..], b"0123456789abcdef0", b"0123456789abcdef\0", b"", &[b'x'; WORD + 1]]
+        {
+            assert!(!token.accepts(wrong), "{wrong:?}");
+        }
+        for invalid in
+            [&b""[..], b"short", b"0123456789 abcdef", b"0123456789abcdef\nsecond", &[b'x'; MAX_ENTRY + 1]]
+        {
+            let why = Token::parse(invalid).unwrap_err();
+            assert!(why.starts_with("must be one line of 16 to 254 visible"), "{why}");
+        }
+        assert_eq!(format!("{token:?}"), "Token");
+        assert!(Token::read(Path::new("/nowhere/token")).unwrap_err().starts_with("cannot be read: "));
     }
 
     #[test]

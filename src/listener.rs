@@ -394,6 +394,9 @@ pub struct AdminSocket {
 }
 
 /// Binds the address of the admin server, unless it is in `inherited`.
+///
+/// # Errors
+/// It cannot be bound.
 pub fn bind_admin(address: &ListenAddress, inherited: &mut Inherited) -> Result<AdminSocket, BindError> {
     let refused = |error| refused("admin.listen", "KENNEL_ADMIN__LISTEN", address.to_string(), error);
     if let Some(InheritedListener { mut sockets, .. }) = inherited.take_admin(address) {

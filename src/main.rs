@@ -26,6 +26,11 @@ fn main() -> ExitCode {
         Some(Command::Health { config, admin }) => {
             return cli::health::run(config.as_deref().or(arguments.config.as_deref()), admin.as_deref());
         }
+        Some(Command::Explain { config, admin, direct, base64, json, key }) => {
+            let question = cli::explain::Question { key, base64: *base64, json: *json, direct: *direct };
+            let config = config.as_deref().or(arguments.config.as_deref());
+            return cli::explain::run(&question, config, admin.as_deref());
+        }
         Some(Command::Ring { pool, json, old, new }) => {
             return cli::ring::run(old, new, pool.as_deref(), *json);
         }
@@ -118,8 +123,8 @@ fn announce(app: &App, is_built_in: bool) {
     for path in app.unix() {
         info!(unix = %path.display(), "listening");
     }
-    if let Some(address) = app.admin() {
-        info!(url = %format_args!("http://{address}/"), "listening for operators");
+    if let Some(url) = app.admin_url() {
+        info!(%url, "listening for operators");
     }
     if is_built_in {
         info!(

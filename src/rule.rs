@@ -78,6 +78,11 @@ impl Rules {
         Rules { patterns, groups, automaton }
     }
 
+    /// The pattern of this index.
+    pub fn pattern(&self, index: usize) -> &Pattern {
+        &self.patterns[index]
+    }
+
     /// The index of the first pattern that matches `key`. Sets `captures` to its captures; leaves them unchanged if there is
     /// none.
     pub fn find(&self, key: &[u8], captures: &mut Captures) -> Option<usize> {

@@ -21,6 +21,10 @@ use tokio_rustls::server::TlsStream;
 
 use crate::pem::{BadFile, certificates, expires, private_key, roots};
 
+mod pinned;
+
+pub use pinned::PinnedConnector;
+
 /// How long a client may take to read the rest of its data and the close_notify.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 

@@ -75,6 +75,8 @@ pub struct Switch {
 pub enum Order {
     /// To use another configuration.
     Switch(Box<Switch>),
+    /// To call this with the pipeline in force. It runs between the requests of clients and must not block.
+    Ask(Box<dyn FnOnce(Rc<Proxy>) + Send>),
     /// To accept no further client, and to send those that it has to another process when they may move.
     Leave(Leaving, mpsc::UnboundedSender<MovingClient>),
     /// To serve a client that another process has accepted. It is counted already.
@@ -128,6 +130,10 @@ impl Worker {
         while let Some(Some(order)) = stop.run_until_cancelled(orders.recv()).await {
             let Switch { to, done, retired } = match order {
                 Order::Switch(switch) => *switch,
+                Order::Ask(ask) => {
+                    ask(acceptor.current.proxy());
+                    continue;
+                }
                 Order::Leave(leaving, to) => {
                     acceptor.leave(leaving, to, &accepting);
                     continue;

@@ -12,14 +12,16 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use super::access::CurrentAccess;
 use super::readiness::Readiness;
-use super::replies::reply_to;
+use super::routes::reply_to;
 use super::view::View;
 
 /// The most file descriptors that the admin server uses: its connections, one being accepted, and the listener.
@@ -55,18 +57,27 @@ pub(super) const LIMITS: Limits = Limits {
 /// The listener cannot be registered with the runtime.
 pub async fn run(
     listener: std::net::TcpListener,
+    access: CurrentAccess,
     view: Arc<dyn View>,
     readiness: Readiness,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    serve(TcpListener::from_std(listener)?, view, readiness, shutdown, LIMITS).await;
+    let served = Served { access, view, readiness };
+    serve(TcpListener::from_std(listener)?, served, shutdown, LIMITS).await;
     Ok(())
+}
+
+/// What the server shows, and to whom.
+#[derive(Clone)]
+pub(super) struct Served {
+    pub(super) access: CurrentAccess,
+    pub(super) view: Arc<dyn View>,
+    pub(super) readiness: Readiness,
 }
 
 pub(super) async fn serve(
     listener: TcpListener,
-    view: Arc<dyn View>,
-    readiness: Readiness,
+    served: Served,
     shutdown: impl Future<Output = ()>,
     limits: Limits,
 ) {
@@ -92,8 +103,8 @@ pub(super) async fn serve(
                     connections.join_next().await;
                 }
                 let last = LastRequest::now();
-                let (view, readiness) = (Arc::clone(&view), readiness.clone());
-                let connection = connection(socket, view, readiness, last.clone(), stop.clone(), limits);
+                let connection =
+                    accepted_connection(socket, served.clone(), last.clone(), stop.clone(), limits);
                 open.push(Open { task: connections.spawn(connection), last });
             }
             Err(error) => {
@@ -137,20 +148,38 @@ impl LastRequest {
     }
 }
 
-async fn connection(
+/// Performs the TLS handshake if there is one to perform, within the time for a header, and serves the connection.
+async fn accepted_connection(
     socket: TcpStream,
-    view: Arc<dyn View>,
-    readiness: Readiness,
+    served: Served,
+    last: LastRequest,
+    stop: CancellationToken,
+    limits: Limits,
+) {
+    let access = served.access.get();
+    let Some(tls) = &access.tls else { return connection(socket, served, last, stop, limits).await };
+    match timeout(limits.header, tls.accept(socket)).await {
+        Ok(Ok(stream)) => connection(stream, served, last, stop, limits).await,
+        Ok(Err(error)) => debug!(%error, "TLS handshake of an admin connection failed"),
+        Err(_) => debug!("TLS handshake of an admin connection timed out"),
+    }
+}
+
+async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    socket: S,
+    served: Served,
     last: LastRequest,
     stop: CancellationToken,
     limits: Limits,
 ) {
     let service = service_fn(move |request: Request<Incoming>| {
         last.update();
-        let (view, readiness) = (Arc::clone(&view), readiness.clone());
+        let Served { access, view, readiness } = served.clone();
         async move {
-            let reply = reply_to(request.method(), request.uri().path(), &*view, &readiness).await;
-            Ok::<_, Infallible>(reply)
+            let (uri, access) = (request.uri(), access.get());
+            let target = (uri.path(), uri.query().unwrap_or_default());
+            let reply = reply_to(request.method(), target, request.headers(), &access, &view, &readiness);
+            Ok::<_, Infallible>(reply.await)
         }
     });
     let mut connection = pin!(

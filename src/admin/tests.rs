@@ -9,9 +9,13 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::access::{Access, AdminSpec, CurrentAccess};
 use super::readiness::Readiness;
-use super::server::{LIMITS, Limits, serve};
-use super::view::{ConfigState, Overview, RuleRow, View};
+use super::server::{LIMITS, Limits, Served, serve};
+use super::view::{ConfigState, NotExplained, Overview, RuleRow, View};
+use crate::handshake::Requirements;
+use crate::listener::ListenAddress;
+use crate::proxy::Explanation;
 
 struct Fixed;
 
@@ -35,6 +39,10 @@ impl View for Fixed {
         Vec::new()
     }
 
+    fn explain(&self, _: Vec<u8>) -> Pin<Box<dyn Future<Output = Result<Explanation, NotExplained>> + Send>> {
+        Box::pin(async { Err(NotExplained::Busy) })
+    }
+
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {
         Box::pin(async { Err("k.toml: line 3: wrong\n".to_owned()) })
     }
@@ -47,13 +55,29 @@ struct Server {
     done: JoinHandle<()>,
 }
 
+/// Open to everybody.
+fn open_to_all() -> AdminSpec {
+    AdminSpec {
+        listen: ListenAddress { host: "admin.example".to_owned(), port: 9111 },
+        requirements: Requirements::default(),
+        token_file: None,
+        explain: true,
+    }
+}
+
 async fn start(limits: Limits) -> Server {
+    start_with(limits, &open_to_all()).await
+}
+
+async fn start_with(limits: Limits, spec: &AdminSpec) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let readiness = Readiness::new();
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async { drop(stopped.await) };
-    let done = tokio::spawn(serve(listener, Arc::new(Fixed), readiness.clone(), shutdown, limits));
+    let access = CurrentAccess::new(Access::new(spec).unwrap());
+    let served = Served { access, view: Arc::new(Fixed), readiness: readiness.clone() };
+    let done = tokio::spawn(serve(listener, served, shutdown, limits));
     Server { address, readiness, stop, done }
 }
 

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use crate::metrics::DiscoveredPool;
+use crate::proxy::Explanation;
 
 /// The source of the admin server's replies. Each method is called for every request, on the thread that serves it, and must not
 /// block.
@@ -15,8 +16,24 @@ pub trait View: Send + Sync + 'static {
     fn overview(&self) -> Overview;
     /// Problems that do not make the sidecar unready, one line each; shown in `/readyz`.
     fn notes(&self) -> Vec<String>;
+    /// Explains a key, which must be one that memcached can have.
+    fn explain(
+        &self,
+        key: Vec<u8>,
+    ) -> Pin<Box<dyn Future<Output = Result<Explanation, NotExplained>> + Send>>;
     /// Reads the configuration again and takes it. Returns what has changed, or why nothing has, as lines of text.
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
+}
+
+/// Why a key was not explained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotExplained {
+    /// As many keys are being explained as may be at a time.
+    Busy,
+    /// A worker or a server has not replied in time.
+    TimedOut,
+    /// The sidecar does not serve clients yet, or no longer.
+    NotServing,
 }
 
 /// The configuration in force, and the last attempt to read another one.

@@ -13,7 +13,7 @@ use crate::upstream::server::Server;
 use crate::upstream::{PoolSpec, ServerSpec};
 
 /// The configuration in the form that the pipeline uses.
-pub(super) fn plan(config: &Config, pools: &[Arc<SharedPool>]) -> Plan {
+pub(crate) fn plan(config: &Config, pools: &[Arc<SharedPool>]) -> Plan {
     let tags_at = placement(&config.pools[config.tags.pool], &pools[config.tags.pool]);
     let tags_at = hash((tags_at, &config.tags.prefix, config.tags.replicas));
     let mut guards = Vec::new();
@@ -45,7 +45,8 @@ pub(super) fn plan(config: &Config, pools: &[Arc<SharedPool>]) -> Plan {
                 Some(guards.len() - 1)
             }
         };
-        routes.push(RulePlan { pool: rule.pool, guard, structure, invalidates: rule.invalidates.clone() });
+        let (name, invalidates) = (rule.name.clone(), rule.invalidates.clone());
+        routes.push(RulePlan { name, pool: rule.pool, guard, structure, invalidates });
     }
     let rules = Rules::new(config.rules.iter().map(|rule| rule.pattern.clone()).collect());
     let main_pool = config.pools.iter().position(|pool| pool.name == "main").unwrap_or(0);
@@ -67,12 +68,12 @@ fn hash(of: impl Hash) -> u64 {
 }
 
 /// The names of the rules, as metrics show them.
-pub(super) fn rule_names(config: &Config) -> Vec<String> {
+pub(crate) fn rule_names(config: &Config) -> Vec<String> {
     config.rules.iter().map(|rule| rule.name.clone()).collect()
 }
 
 /// The names of the servers of all pools, as metrics show them.
-pub(super) fn server_names(config: &Config) -> Vec<ServerName> {
+pub(crate) fn server_names(config: &Config) -> Vec<ServerName> {
     let of_pool = |pool: &PoolSpec| -> Vec<ServerName> {
         let name = |server: &ServerSpec| ServerName { pool: pool.name.clone(), server: server.label() };
         pool.all_servers().map(name).collect()

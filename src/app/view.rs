@@ -8,11 +8,15 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::admin::{self, ConfigState, KeysAt, Overview, Placements, PoolRow, RuleRow, ServerRow};
+use super::asks::Asks;
+use crate::admin::{
+    self, ConfigState, KeysAt, NotExplained, Overview, Placements, PoolRow, RuleRow, ServerRow,
+};
 use crate::config::Config;
 use crate::failover::View;
 use crate::metrics::{DiscoveredEntry, Metrics};
 use crate::monitor::Status;
+use crate::proxy::Explanation;
 use crate::upstream::pool::SharedPool;
 use crate::upstream::server::Server;
 
@@ -25,6 +29,7 @@ pub(super) struct AdminView {
     start: Instant,
     shown: RwLock<Shown>,
     reloads: mpsc::Sender<ReloadRequest>,
+    asks: Asks,
 }
 
 /// What depends on the configuration.
@@ -43,8 +48,9 @@ impl AdminView {
         start: Instant,
         shown: Shown,
         reloads: mpsc::Sender<ReloadRequest>,
+        asks: Asks,
     ) -> AdminView {
-        AdminView { metrics, start, shown: RwLock::new(shown), reloads }
+        AdminView { metrics, start, shown: RwLock::new(shown), reloads, asks }
     }
 
     /// Shows another configuration.
@@ -145,6 +151,13 @@ impl admin::View for AdminView {
             )
         });
         servers.filter_map(note).chain(shown.status.notes()).chain(unknown).chain(refused).collect()
+    }
+
+    fn explain(
+        &self,
+        key: Vec<u8>,
+    ) -> Pin<Box<dyn Future<Output = Result<Explanation, NotExplained>> + Send>> {
+        Box::pin(self.asks.explain(key))
     }
 
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {

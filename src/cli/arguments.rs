@@ -46,6 +46,28 @@ pub enum Command {
     },
     /// Demonstrate the guard with simulated clients, in under a minute. Needs no server and no configuration.
     Demo,
+    /// Explain a key: its rule, server and tags, what is stored and why it is fresh or stale, who rebuilds it. Changes nothing.
+    ///
+    /// Asks the running sidecar of the configuration. If none replies, asks the servers.
+    Explain {
+        /// Configuration file of the sidecar (TOML). KENNEL_… variables override its keys.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Admin address of the sidecar, instead of that of its configuration.
+        #[arg(long, value_name = "ADDR", conflicts_with = "direct")]
+        admin: Option<String>,
+        /// Ask the servers even if a sidecar runs.
+        #[arg(long)]
+        direct: bool,
+        /// The key is in base64.
+        #[arg(long)]
+        base64: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// The key.
+        key: OsString,
+    },
     /// Check whether the sidecar of a configuration is ready. Exit code 0 if it is, otherwise 1.
     Health {
         /// Configuration file of the sidecar (TOML), for admin.listen. KENNEL_… variables override it.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::memory::Memory;
 use super::structures;
+use crate::admin::AdminSpec;
 use crate::config::units::{show_duration, show_size};
 use crate::config::{Config, Discovery, Rule, RuleKind};
 use crate::guard::{OnInvalidate, Policy};
@@ -86,9 +87,17 @@ fn listeners(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
     }?;
     writeln!(f, "; requests and replies use at most {buffered}.")?;
     match &config.admin {
-        Some(address) => writeln!(f, "Admin address: http://{address}/."),
+        Some(admin) => writeln!(f, "{}", admin_address(admin)),
         None => writeln!(f, "Admin address: none."),
     }
+}
+
+fn admin_address(admin: &AdminSpec) -> String {
+    let AdminSpec { listen, requirements: required, token_file, explain } = admin;
+    let scheme = if required.tls.is_some() { "https" } else { "http" };
+    let changes = if token_file.is_some() { "POST needs a token" } else { "POST is refused" };
+    let explain = if *explain { "" } else { "; keys are not explained" };
+    format!("Admin address: {scheme}://{listen}/{}; {changes}{explain}.", requirements(required))
 }
 
 /// What a listener requires of its clients, as a suffix of its address.

@@ -6,62 +6,47 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::runtime;
-use tokio::time::timeout;
-
-use crate::config;
-use crate::listener::ListenAddress;
+use super::admin_client::{AdminClient, Failed, Reply};
 
 /// The longest time from resolving the name to the last byte of the reply.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest reply that is read, in bytes.
-const MAX_REPLY: u64 = 4096;
 
 /// Why a sidecar does not count as ready.
 #[derive(Debug)]
 pub enum Unhealthy {
-    /// The connection failed.
-    Io(io::Error),
-    /// It did not reply within this time.
-    TimedOut(Duration),
+    /// It did not reply.
+    Failed(Failed),
     /// It replied with another status than 200: the status, and the first line of the body.
     Status(u16, String),
-    /// The reply is not HTTP.
-    NotHttp,
 }
 
 impl fmt::Display for Unhealthy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unhealthy::Io(error) => error.fmt(f),
-            Unhealthy::TimedOut(limit) => write!(f, "no reply within {limit:?}"),
+            Unhealthy::Failed(failed) => failed.fmt(f),
             Unhealthy::Status(status, body) => write!(f, "/readyz returned {status} {body}"),
-            Unhealthy::NotHttp => f.write_str("the reply is not HTTP: is this the admin address?"),
         }
     }
 }
 
 impl std::error::Error for Unhealthy {}
 
-impl From<io::Error> for Unhealthy {
-    fn from(error: io::Error) -> Self {
-        Unhealthy::Io(error)
+impl From<Failed> for Unhealthy {
+    fn from(failed: Failed) -> Self {
+        Unhealthy::Failed(failed)
     }
 }
 
 /// Checks the sidecar with the admin address `admin`, which is `host:port`; without it, the sidecar of the configuration file at
 /// `path` and the environment. Prints "ready" to stdout and returns 0, or prints the reason to stderr and returns 1.
 pub fn run(path: Option<&Path>, admin: Option<&str>) -> ExitCode {
-    let result = match admin {
-        Some(admin) => Ok(admin.to_owned()),
+    let client = match admin {
+        Some(admin) => Ok(AdminClient::plain(admin)),
         None => configured(path),
     };
-    let why = match result {
-        Ok(admin) => ready(&admin, TIMEOUT).map_err(|error| format!("{admin}: {error}")),
-        Err(error) => Err(error),
-    };
+    let why = client.and_then(|client| {
+        is_ready(&client, TIMEOUT).map_err(|error| format!("{}: {error}", client.address))
+    });
     match why {
         Ok(()) => {
             // The exit code matters even if stdout is closed.
@@ -75,58 +60,29 @@ pub fn run(path: Option<&Path>, admin: Option<&str>) -> ExitCode {
     }
 }
 
-/// Where to connect to the admin listener of a configuration.
-fn configured(path: Option<&Path>) -> Result<String, String> {
-    match config::admin_address(path, config::environment())? {
-        Some(listen) => Ok(reachable(listen).to_string()),
-        None => Err("admin.listen is \"\": there is no admin listener to ask".to_owned()),
-    }
-}
-
-/// An address that listens on all interfaces is reached over loopback.
-fn reachable(mut listen: ListenAddress) -> ListenAddress {
-    match &*listen.host {
-        "0.0.0.0" => listen.host = "127.0.0.1".to_owned(),
-        "::" => listen.host = "::1".to_owned(),
-        _ => {}
-    }
-    listen
-}
-
 /// Sends a request to `/readyz` at the admin address `host:port`.
 ///
 /// # Errors
 /// Everything but a reply with status 200 within `limit`.
 pub fn ready(admin: &str, limit: Duration) -> Result<(), Unhealthy> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let reply = runtime.block_on(async { timeout(limit, readyz(admin)).await });
-    // Do not wait for a host name that is still being resolved.
-    runtime.shutdown_background();
-    match reply {
-        Ok(reply) => check(&reply?),
-        Err(_) => Err(Unhealthy::TimedOut(limit)),
+    is_ready(&AdminClient::plain(admin), limit)
+}
+
+fn is_ready(client: &AdminClient, limit: Duration) -> Result<(), Unhealthy> {
+    match client.ask("/readyz", limit)? {
+        Reply { status: 200, .. } => Ok(()),
+        Reply { status, body } => {
+            Err(Unhealthy::Status(status, body.lines().next().unwrap_or_default().to_owned()))
+        }
     }
 }
 
-async fn readyz(admin: &str) -> io::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect(admin).await?;
-    let request = format!("GET /readyz HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut reply = Vec::new();
-    stream.take(MAX_REPLY).read_to_end(&mut reply).await?;
-    Ok(reply)
-}
-
-fn check(reply: &[u8]) -> Result<(), Unhealthy> {
-    let text = String::from_utf8_lossy(reply);
-    let status = text.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
-    match status {
-        Some(200) => Ok(()),
-        Some(status) => {
-            let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-            Err(Unhealthy::Status(status, body.lines().next().unwrap_or_default().to_owned()))
-        }
-        None => Err(Unhealthy::NotHttp),
+/// The sidecar of a configuration.
+fn configured(path: Option<&Path>) -> Result<AdminClient, String> {
+    let client = AdminClient::new(path, None)?;
+    match client.address.is_empty() {
+        true => Err("admin.listen is \"\": there is no admin listener to ask".to_owned()),
+        false => Ok(client),
     }
 }
 
@@ -172,7 +128,7 @@ mod tests {
         ready(&admin, TIMEOUT).unwrap();
         assert_eq!(run(None, Some(&admin)), ExitCode::SUCCESS);
         app.stop();
-        assert!(matches!(ready(&admin, TIMEOUT), Err(Unhealthy::Io(_))));
+        assert!(matches!(ready(&admin, TIMEOUT), Err(Unhealthy::Failed(Failed::Io(_)))));
         assert_eq!(run(None, Some(&admin)), ExitCode::FAILURE);
     }
 
@@ -189,7 +145,7 @@ mod tests {
             let app = App::start(config::read("test.toml", &text(0), []).unwrap()).unwrap();
             let port = app.admin().unwrap().port();
             std::fs::write(&path, text(port)).unwrap();
-            assert_eq!(configured(Some(&path)), Ok(format!("{at}:{port}")));
+            assert_eq!(configured(Some(&path)).unwrap().address, format!("{at}:{port}"));
             assert_eq!(run(Some(&path), None), ExitCode::SUCCESS);
             app.stop();
             assert_eq!(run(Some(&path), None), ExitCode::FAILURE);
@@ -210,7 +166,7 @@ mod tests {
     fn a_server_that_is_no_sidecar_is_not_ready() {
         for reply in ["ERROR\r\n", "", "HTTP/1.1 ", "VERSION 1.6.18\r\n"] {
             let result = result_of(reply);
-            assert!(matches!(result, Err(Unhealthy::NotHttp)), "{reply:?}: {result:?}");
+            assert!(matches!(result, Err(Unhealthy::Failed(Failed::NotHttp))), "{reply:?}: {result:?}");
         }
         assert!(matches!(
             result_of("HTTP/1.1 404 Not Found\r\n\r\nnot found: try /"),
@@ -223,7 +179,7 @@ mod tests {
         let (listener, address) = free();
         let start = Instant::now();
         let limit = Duration::from_millis(200);
-        assert!(matches!(ready(&address, limit), Err(Unhealthy::TimedOut(_))));
+        assert!(matches!(ready(&address, limit), Err(Unhealthy::Failed(Failed::TimedOut(_)))));
         assert!((limit..limit + Duration::from_secs(1)).contains(&start.elapsed()));
         drop(listener);
     }
@@ -231,7 +187,7 @@ mod tests {
     #[test]
     fn a_mistyped_address_is_an_error_and_not_a_panic() {
         for address in ["", "9111", "127.0.0.1", "127.0.0.1:99999"] {
-            assert!(matches!(ready(address, TIMEOUT), Err(Unhealthy::Io(_))), "{address}");
+            assert!(matches!(ready(address, TIMEOUT), Err(Unhealthy::Failed(Failed::Io(_)))), "{address}");
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The commands other than running the sidecar, one file each, and the `arguments` of all.
 //!
-//! `check` prints the `description` of a configuration, and `connect` tests its servers. `demo`, `health`, `ring` and
-//! `tag` are the commands of these names.
+//! `check` prints the `description` of a configuration, and `connect` tests its servers. `demo`, `explain`, `health`, `ring` and
+//! `tag` are the commands of these names. `admin_client` asks a running sidecar, `pipeline` the servers.
 
+mod admin_client;
 pub mod arguments;
 pub mod check;
 mod connect;
@@ -10,6 +11,8 @@ pub mod demo;
 mod description;
 mod memory;
 mod structures;
+pub mod explain;
 pub mod health;
+mod pipeline;
 pub mod ring;
 pub mod tag;

@@ -8,29 +8,24 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime;
 use tokio::task::{LocalSet, spawn_local};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::{Clock, unix_ms, utc};
+use super::pipeline;
+use crate::clock::utc;
 use crate::config::units::show_duration;
 use crate::config::{self, Config, RuleKind};
 use crate::discovery;
 use crate::error::Failure;
 use crate::guard::TagName;
-use crate::guard::near::Changes;
-use crate::metrics::{Metrics, ServerName};
-use crate::monitor::Monitor;
-use crate::proxy::{KeyHasher, LeaseTable, OutageTable, Plan, Proxy, ServerInfo, Shared, TagCache};
+use crate::proxy::Proxy;
 use crate::random::Random;
-use crate::rule::{Captures, Pattern, Rules, Template, fold_tag};
-use crate::upstream::connection::Connection;
-use crate::upstream::pool::{Pool, SharedPool};
-use crate::upstream::{Address, HealthSpec, PoolSpec, Security, ServerSpec};
+use crate::rule::{Captures, Pattern, Template, fold_tag};
+use crate::upstream::{Address, PoolSpec};
 
 /// The most tags of one command. All are requested at once, and a connection queues at most 65,536 commands.
 const MAX_NAMES: usize = 16 * 1024;
@@ -179,9 +174,9 @@ fn perform(action: Action, tags: &[Tag], config: &Config, pool: &PoolSpec) -> io
     let limit = pool.connect_timeout + pool.request_timeout * MAX_REPLIES;
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let results = LocalSet::new().block_on(&runtime, async {
-        let (proxy, monitor) = proxy(config, pool)?;
+        let (proxy, monitors) = pipeline::of_tags(config)?;
         let proxy = Rc::new(proxy);
-        if let Some(monitor) = monitor {
+        for monitor in monitors {
             let known = CancellationToken::new();
             spawn_local(monitor.run(Random::from_entropy(), known.clone()));
             known.cancelled().await;
@@ -217,58 +212,6 @@ async fn perform_one(
         }
     });
     result.await.unwrap_or(Err(Failure::TimedOut))
-}
-
-/// A pipeline without clients or rules, connected to the pool of the tags only.
-fn proxy(config: &Config, spec: &PoolSpec) -> io::Result<(Proxy, Option<Monitor>)> {
-    let tags = &config.tags;
-    let name = |server: &ServerSpec| ServerName { pool: spec.name.clone(), server: server.label() };
-    let servers = spec.all_servers().map(name).collect();
-    let metrics = Arc::new(Metrics::new(Vec::new(), servers, 1));
-    let rules = Rules::new(Vec::new());
-    let plan =
-        Plan::new(rules, Vec::new(), Vec::new(), Vec::new(), 0, tags.prefix.clone(), 0, tags.replicas > 1);
-    let mut random = Random::from_entropy();
-    let (clock, start) = (Clock::system(), Instant::now());
-    // One command is too few to judge a server by.
-    let health = HealthSpec { enabled: false, ..spec.health };
-    let spec = PoolSpec { health, ..spec.clone() };
-    let pool = Arc::new(SharedPool::new(&spec, &Security::open(&spec.security)?, unix_ms)?);
-    let monitor = Monitor::without_marks(&spec, &pool, start, clock.clone());
-    let published = monitor.as_ref().map(Monitor::published);
-    let shared = Shared {
-        plan: Arc::new(plan),
-        leases: Arc::new(LeaseTable::new(0)),
-        outages: Arc::new(OutageTable::new(0)),
-        tag_cache: TagCache::new(Duration::ZERO),
-        changes: Arc::new(Changes::new(false)),
-        may_keep: Arc::default(),
-        near_memory: 0,
-        sidecar: random.below(u64::MAX),
-        hasher: KeyHasher::new(),
-        clock,
-        start,
-        server_info: Arc::new(ServerInfo {
-            metrics: Arc::clone(&metrics),
-            max_connections: 0,
-            workers: 1,
-            tcp: None,
-            unix: None,
-            unix_mode: 0,
-            flush_all: false,
-            baseline: Arc::default(),
-        }),
-        views: vec![published.and_then(|published| published.views.clone())],
-        other_views: vec![published.and_then(|published| published.other_views.clone())],
-    };
-    let counts = metrics.worker(0);
-    let connect = |at, server, first| {
-        let connection = Connection::new(server, first, counts.server(at));
-        spawn_local(Rc::clone(&connection).drive(Random::from_entropy()));
-        connection
-    };
-    let pool = Pool::new(pool.for_worker(), connect);
-    Ok((Proxy::new(shared, vec![pool], random, counts), monitor))
 }
 
 fn summarize(action: Action, tags: &[Tag], results: &[TagResult], config: &Config) -> Report {

@@ -1,37 +1,62 @@
-//! Where the admin listener of a configuration is, for `kennel health`.
+//! Where the admin listener of a configuration is and what it needs, for the commands that ask it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use config::{FileFormat, Map, Source, Value};
 
 use super::environment::Overrides;
 use super::{integers, units};
 use crate::listener::ListenAddress;
+use crate::tls::TlsFiles;
 
 /// Used when the key is absent.
 const DEFAULT: &str = "127.0.0.1:9111";
 
-/// Reads `admin.listen` alone: of the file at `path`, if there is one, and of the `KENNEL_…` variables in `env`. `None` if the
-/// admin listener is turned off. Mistakes in other keys do not matter, because a running sidecar does not become worse while its
-/// file is edited.
+/// How to reach the admin server of a sidecar on this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdminAccess {
+    /// Where it listens; `None` if it is turned off.
+    pub listen: Option<ListenAddress>,
+    /// The files of its TLS.
+    pub tls: Option<TlsFiles>,
+    /// The file of the users that may look.
+    pub auth_file: Option<PathBuf>,
+    /// The file of its token.
+    pub token_file: Option<PathBuf>,
+}
+
+/// Reads `[admin]` alone: of the file at `path`, if there is one, and of the `KENNEL_…` variables in `env`. Mistakes in other keys do
+/// not matter, because a running sidecar does not become worse while its file is edited.
 ///
 /// # Errors
 /// One line: the file cannot be read, is not TOML, or has a wrong address.
-pub fn admin_address(
+pub fn admin_access(
     path: Option<&Path>,
     env: impl IntoIterator<Item = (String, String)>,
-) -> Result<Option<ListenAddress>, String> {
+) -> Result<AdminAccess, String> {
     let mut root = path.map_or_else(|| Ok(Map::new()), read)?;
     Overrides::apply(env, &mut root);
-    let admin = root.remove("admin").and_then(|admin| admin.into_table().ok());
-    let listen = match admin.and_then(|mut admin| admin.remove("listen")) {
+    let mut admin = root.remove("admin").and_then(|admin| admin.into_table().ok()).unwrap_or_default();
+    let file = |table: &mut Map<String, Value>, key: &str| {
+        Some(PathBuf::from(table.remove(key)?.into_string().ok()?))
+    };
+    let tls = admin.remove("tls").and_then(|tls| tls.into_table().ok()).and_then(|mut tls| {
+        let (cert, key) = (file(&mut tls, "cert")?, file(&mut tls, "key")?);
+        Some(TlsFiles { cert, key, client_ca: file(&mut tls, "client_ca") })
+    });
+    let (auth_file, token_file) = (file(&mut admin, "auth_file"), file(&mut admin, "token_file"));
+    let listen = match admin.remove("listen") {
         Some(listen) => listen.into_string().map_err(|_| "admin.listen is not a string".to_owned())?,
         None => DEFAULT.to_owned(),
     };
-    if listen.is_empty() {
-        return Ok(None);
-    }
-    units::listen_address(&listen).map(Some).map_err(|why| format!("admin.listen ({listen:?}) {why}"))
+    let listen = match &listen[..] {
+        "" => None,
+        address => {
+            let address = units::listen_address(address);
+            Some(address.map_err(|why| format!("admin.listen ({listen:?}) {why}"))?)
+        }
+    };
+    Ok(AdminAccess { listen, tls, auth_file, token_file })
 }
 
 fn read(path: &Path) -> Result<Map<String, Value>, String> {
@@ -54,13 +79,13 @@ mod tests {
             path
         });
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        let found = admin_address(path.as_deref(), env);
-        found.map(|address| address.map(|address| address.to_string()))
+        let found = admin_access(path.as_deref(), env);
+        found.map(|access| access.listen.map(|address| address.to_string()))
     }
 
     #[test]
     fn the_variable_overrides_the_file_and_the_default_is_that_of_the_sidecar() {
-        let default = Config::load(None, []).unwrap().admin.unwrap().to_string();
+        let default = Config::load(None, []).unwrap().admin.unwrap().listen.to_string();
         let file = Some("[admin]\nlisten = \"[::1]:9\"");
         let set = [("KENNEL_ADMIN__LISTEN", "0.0.0.0:7")];
         assert_eq!(address(None, &[]), Ok(Some(default.clone())));
@@ -84,7 +109,7 @@ mod tests {
         assert!(error("[admin").contains("is not TOML: kennel check "));
         assert_eq!(error("admin.listen = [1]"), "admin.listen is not a string");
         assert!(error("admin.listen = 9111").starts_with("admin.listen (\"9111\") must be host:port"));
-        let gone = admin_address(Some(Path::new("/nonexistent")), []).unwrap_err();
+        let gone = admin_access(Some(Path::new("/nonexistent")), []).unwrap_err();
         assert!(gone.starts_with("/nonexistent: cannot be read: "), "{gone}");
     }
 }

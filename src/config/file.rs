@@ -117,6 +117,10 @@ table!(
     Admin {
         listen = "listen": Text,
         control = "control": Text,
+        tls = "tls": Text,
+        auth_file = "auth_file": Text,
+        token_file = "token_file": Text,
+        explain = "explain": Flag,
     }
 );
 

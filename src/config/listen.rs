@@ -193,7 +193,7 @@ fn connection_use(
 }
 
 /// `tls` and `auth_file`. The files are read too: a file that cannot be used is an error of the configuration.
-fn requirements(
+pub(super) fn requirements(
     v: &mut Validator<'_>,
     at: &KeyPath,
     tls: &Option<Value>,
@@ -249,6 +249,7 @@ fn requirements(
     }
 }
 
+/// A path that begins with `/`.
 pub(super) fn absolute_path(value: &Value) -> Result<Option<PathBuf>, String> {
     match text(value)? {
         path if path.starts_with('/') => Ok(Some(PathBuf::from(path))),

@@ -8,8 +8,9 @@
 //!
 //! `load` reads the file as it is, without judging it; `integers` finds the numbers that the parser cannot represent, and `lines`
 //! the line of each key. `key_values` tells what differs between two configurations. `file` declares the keys, and `environment` overrides them. `validate` turns the result into the `settings`. It uses `listen`,
-//! `pools` and `rules` for the larger tables; `kinds` for what only rules of some kinds have. These use the `validator`, which collects `errors`, and `units` and `addresses`
-//! for single values. `suggestion` finds the key that a misspelled one was meant to be. `admin` reads the one key that
+//! `pools` and `rules` for the larger tables; `kinds` for what only rules of some kinds have. These use the `validator`, which
+//! collects `errors`, and `units` and `addresses`
+//! for single values. `suggestion` finds the key that a misspelled one was meant to be. `admin` reads the one table that
 //! `kennel health` needs.
 //!
 //! Invariant: nothing outside this directory imports the `config` crate.
@@ -40,7 +41,7 @@ mod validator;
 use crate::upstream::Address;
 
 pub(crate) use addresses::reaches;
-pub use admin::admin_address;
+pub use admin::{AdminAccess, admin_access};
 pub use environment::environment;
 pub use errors::ConfigErrors;
 pub(crate) use failover::LEAST_SERVERS;

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::admin::AdminSpec;
 use crate::guard::Policy;
 use crate::handshake::Requirements;
 use crate::kinds::Kind;
-use crate::listener::{Listen, ListenAddress};
+use crate::listener::Listen;
 use crate::proxy::MetaWinner;
 use crate::rule::{Pattern, Template};
 use crate::upstream::PoolSpec;
@@ -21,8 +22,8 @@ pub struct Config {
     pub log: Log,
     /// The client listeners and their limits.
     pub listen: Listen,
-    /// The address of `/metrics`, `/healthz`, `/readyz` and the status page; `None` if turned off.
-    pub admin: Option<ListenAddress>,
+    /// The admin server; `None` if turned off.
+    pub admin: Option<AdminSpec>,
     /// The socket on which another process can take over.
     pub control: ControlPath,
     /// The pools: "main" first, the others by name.
@@ -138,7 +139,8 @@ impl Config {
         let tcp = self.listen.tcp.iter().map(|listener| &listener.requirements);
         let all = tcp.chain(self.listen.unix.iter().map(|listener| &listener.requirements));
         let pools = self.pools.iter().flat_map(|pool| pool.security.files());
-        all.flat_map(Requirements::files).chain(pools).collect()
+        let admin = self.admin.iter().flat_map(AdminSpec::files);
+        all.flat_map(Requirements::files).chain(pools).chain(admin).collect()
     }
 
     /// Whether any rule uses the near cache.

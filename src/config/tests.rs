@@ -127,7 +127,7 @@ fn the_defaults_are_those_of_the_contract() {
     );
     assert_eq!((config.listen.unix_mode, config.listen.max_connections), (0o660, 10_000));
     assert_eq!((config.listen.idle_timeout, config.listen.max_buffered), (Duration::ZERO, 512 << 20));
-    assert_eq!(config.admin.unwrap().to_string(), "127.0.0.1:9111");
+    assert_eq!(config.admin.unwrap().listen.to_string(), "127.0.0.1:9111");
     assert_eq!(
         config.tags,
         settings::Tags { prefix: b"@tag:".to_vec(), cache: Duration::ZERO, pool: 0, replicas: 1 }
@@ -165,7 +165,7 @@ fn the_defaults_are_those_of_the_contract() {
 fn without_a_file_everything_is_guarded_by_an_embedded_memcached() {
     let config = Config::load(None, []).unwrap();
     assert_eq!(config.listen.tcp[0].address.to_string(), "127.0.0.1:11211");
-    assert_eq!(config.admin.unwrap().to_string(), "127.0.0.1:9111");
+    assert_eq!(config.admin.unwrap().listen.to_string(), "127.0.0.1:9111");
     assert_eq!(config.pools[0].servers[0].address, Address::Embedded { limit: 64 << 20 });
     let [rule] = &config.rules[..] else { panic!("{:?}", config.rules) };
     assert_eq!((rule.name.as_str(), rule.pattern.is_everything()), ("everything", true));

@@ -11,12 +11,16 @@ use super::environment::Overrides;
 use super::errors::ConfigErrors;
 use super::file::{self, ConfigFile, Section};
 use super::lines::Lines;
-use super::listen::{Listeners, listen, valid};
+use super::listen::{Listeners, absolute_path, listen, requirements, valid};
 use super::pools::{pool_index, pools};
 use super::rules::rules;
 use super::settings::{Config, ControlPath, Log, Near, Reload, Tags};
 use super::units;
-use super::validator::{KeyPath, MINUTE, Validator, automatic_size, duration, integer, keys, text, word};
+use super::validator::{
+    KeyPath, MINUTE, Validator, automatic_size, boolean, duration, integer, keys, text, word,
+};
+use crate::admin::AdminSpec;
+use crate::auth::Token;
 use crate::failover::RESERVED_PREFIX;
 use crate::guard::envelope::lock_key;
 use crate::listener::ListenAddress;
@@ -97,7 +101,7 @@ fn admin(
     v: &mut Validator<'_>,
     section: Section<file::Admin>,
     listeners: &Listeners,
-) -> Option<Option<ListenAddress>> {
+) -> Option<Option<AdminSpec>> {
     let table = v.table("admin", section)?;
     let at = KeyPath::table("admin".to_owned());
     v.unknown(&at, &table.rest, keys(file::Admin::KEYS));
@@ -116,7 +120,15 @@ fn admin(
         v.error(&at, "listen", table.listen.as_ref(), message);
         return None;
     }
-    Some(address)
+    let requirements = requirements(v, &at, &table.tls, &table.auth_file);
+    let token_file = v.value(&at, "token_file", &table.token_file, None, |value| {
+        let path = absolute_path(value)?;
+        path.as_deref().map_or(Ok(()), |path| Token::read(path).map(drop))?;
+        Ok(path)
+    });
+    let explain = v.value(&at, "explain", &table.explain, true, boolean);
+    let (requirements, token_file, explain) = (requirements?, token_file?, explain?);
+    Some(address.map(|listen| AdminSpec { listen, requirements, token_file, explain }))
 }
 
 /// `admin.control`

@@ -18,6 +18,7 @@
 //! - `read`; `new_value`, `set`, `fill`; `modify`; `delete`: the operations
 //! - [`near`]: hits that may be served again without a read
 //! - [`outage`]: keys whose server gives no answer
+//! - `explanation`: what a read would make of an item, for operators
 //! - `client_cas`: the CAS numbers that clients are shown
 
 pub mod envelope;
@@ -41,6 +42,7 @@ mod modify;
 mod delete;
 pub mod near;
 pub mod outage;
+mod explanation;
 mod take_over;
 mod forget;
 mod client_cas;
@@ -54,6 +56,10 @@ pub use command::{
 pub use delete::{Delete, DeleteEnd, Removal};
 pub use envelope::{TagName, TagNames};
 pub use expiry::Expiry;
+pub use explanation::{
+    HeaderExplanation, ItemExplanation, LockExplanation, Unservable, Verdict, explain_item, explain_lock,
+    sealed_names,
+};
 pub use fill::{Fill, FillEnd};
 pub use forget::{Forget, ForgetEnd};
 pub use freshness::{Hit, StaleReasons, fresh_hit};

@@ -203,6 +203,14 @@ impl<B> NearValues<B> {
         }
     }
 
+    /// For how many milliseconds the value of a key may be served again; `None` if it may not. For operators; changes nothing.
+    pub fn look(&self, key: &[u8], fences: u64, now: Now, changes: &Changes) -> Option<u64> {
+        match self.keys.get(key)? {
+            Entry::Value(value) if value.is_active(fences, now, changes) => Some(value.until - now.mono),
+            Entry::Value(_) | Entry::Empty { .. } => None,
+        }
+    }
+
     /// Memory in use, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes

@@ -480,7 +480,10 @@ fn wakers<W>(waiters: Vec<Waiter<W>>) -> Vec<W> {
     waiters.into_iter().map(|waiter| waiter.waker).collect()
 }
 
+mod look;
 mod overlap;
+
+pub use look::OutageLook;
 
 #[cfg(test)]
 mod tests;

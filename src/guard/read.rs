@@ -39,14 +39,16 @@ use super::retry::MAX_ROUNDS;
 use super::stub::{Stub, StubId, stub_in_place, turn_in_place};
 use super::tag_version::Versions;
 use super::tags::TagRead;
-use claim::{BuildId, Claim, Fallback, build_of, is_outdated, placeholder, take_lock};
-use watched::{WatchedBuild, lost_ms, wait_limits};
+use claim::{BuildId, Claim, Fallback, build_of, placeholder, take_lock};
+use watched::{WatchedBuild, wait_limits};
 
 mod claim;
 mod outcome;
 mod watched;
 
+pub(super) use claim::is_outdated;
 pub use outcome::{ReadEnd, ReadOptions};
+pub(super) use watched::lost_ms;
 
 /// A read of one guarded key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -52,6 +52,30 @@ impl Collector for Collect {
     }
 }
 
+/// The families that are not by rule, and the requests of all rules. The cost is independent of the number of rules.
+pub(super) fn without_rules(state: &State) -> Vec<proto::MetricFamily> {
+    let mut page = Page(Vec::new());
+    let counts = &*state.counts();
+    let mut requests = Series { family: REQUESTS_OF_ALL_RULES, metrics: Vec::new() };
+    for &command in Command::ALL {
+        for &outcome in Outcome::ALL {
+            let count = counts.own(layout::answered(command, outcome));
+            requests.count(&[command.word(), outcome.word()], count);
+        }
+    }
+    page.extend([requests]);
+    by_server(counts, &mut page);
+    failover(counts, &mut page);
+    global(counts, &mut page);
+    config(&counts.config, state, &mut page);
+    of_process(&mut page);
+    page.0.retain(|family| !family.get_metric().is_empty());
+    page.0
+}
+
+/// [`table::REQUESTS`] without its rules.
+const REQUESTS_OF_ALL_RULES: Family = Family { labels: &["command", "outcome"], ..table::REQUESTS };
+
 fn by_rule(counts: &Counts, page: &mut Page) {
     let mut requests = Series::of(table::REQUESTS);
     let mut durations = Series::of(table::REQUEST_DURATION);

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use prometheus::{Registry, TextEncoder};
 
-use super::collect::Collect;
+use super::collect::{Collect, without_rules};
 use super::counts::{ConfigInfo, Counts, ServerName, State, gauge};
 use super::discovery::{DiscoveredPool, DiscoverySource};
 use super::failover::FailoverSource;
@@ -142,6 +142,20 @@ impl Metrics {
         TextEncoder::new()
             .encode_to_string(&self.registry.gather())
             .expect("writing to a String cannot fail, and the registry has pruned the empty families")
+    }
+
+    /// The metrics that are not by rule, for a client's `stats`: the name with its labels, without spaces, and the value. Histograms
+    /// have no buckets. The cost is independent of the number of rules.
+    pub fn stats(&self) -> Vec<(String, String)> {
+        let text = TextEncoder::new().encode_to_string(&without_rules(&self.state));
+        let text = text.expect("writing to a String cannot fail, and no family is empty");
+        let lines = text.lines().filter(|line| !line.starts_with('#') && !line.contains("_bucket{"));
+        let stat = |line: &str| {
+            let (name, value) = line.rsplit_once(' ')?;
+            // A path may have a space.
+            Some((name.replace(char::is_whitespace, "_"), value.to_owned()))
+        };
+        lines.filter_map(stat).collect()
     }
 
     /// The totals of each rule, in the configuration's order, with `none` last.

@@ -43,6 +43,11 @@ impl Keys {
         format!("md {}\r\n", self.place)
     }
 
+    /// The command that reads the record without renewing it and without counting as a use.
+    pub(super) fn look(&self) -> Vec<u8> {
+        format!("mg {} v c u\r\n", self.place).into_bytes()
+    }
+
     fn of(&self, item: Item) -> &str {
         match item {
             Item::Record => &self.place,

@@ -29,6 +29,8 @@ use crate::upstream::{
     Address, BatchConnection, FailoverSpec, OtherKind, PoolSpec, ServerSpec, UnknownPlacement,
 };
 
+mod observe;
+
 /// Rounds of a server per window. A reply may take as long as the time between two rounds.
 const ROUNDS: u32 = 4;
 /// By how much of it the time between two rounds is shortened at random, so that the sidecars of a fleet do not act in step.

@@ -13,6 +13,13 @@ pub fn encode(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Decodes `text`, which must have only letters of the alphabet and padding. `None` if it has not, or the result is empty.
+pub fn decode_strictly(text: &[u8]) -> Option<Vec<u8>> {
+    let letters = text.iter().take_while(|byte| ALPHABET.contains(byte)).count();
+    let padding = &text[letters..];
+    (padding.len() <= 2 && padding.iter().all(|byte| *byte == b'=')).then(|| decode(text))?
+}
+
 /// Decodes `text` as memcached does: skips bytes outside the alphabet and stops after the first group of four with padding.
 /// `None` if a group is incomplete or the result is empty.
 pub fn decode(text: &[u8]) -> Option<Vec<u8>> {

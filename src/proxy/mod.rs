@@ -12,6 +12,7 @@
 //!
 //! The modules are in the order in which a request meets them. Each imports only those below it.
 
+mod explain;
 mod call;
 mod raw;
 mod guarded;
@@ -34,6 +35,7 @@ pub use call::{Call, LongGetState};
 pub(crate) use client::MAX_MOVED_MISSES;
 pub use client::{Client, MovedMiss, connection_use};
 pub use current::{Current, Leaving};
+pub use explain::{AskedBy, Explanation, NearReport, SCHEMA, key_error, shown};
 pub use guarded::explicit_tags;
 #[doc(hidden)] // for tests/sim, whose servers read and write the same commands
 pub use guarded::wire;

@@ -33,6 +33,8 @@ pub struct Plan {
 
 /// What applies to the keys of one rule.
 pub struct RulePlan {
+    /// Its name.
+    pub name: String,
     /// Index of the pool that holds the keys.
     pub pool: usize,
     /// Index of the keys' guard in the plan; `None` for raw keys and structures.

@@ -199,6 +199,11 @@ impl Pool {
         }
     }
 
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
     /// Whether placing a key takes its MD5.
     pub fn wants_md5(&self) -> bool {
         self.shared.ring.is_costly()

@@ -398,3 +398,32 @@ fn the_page_of_commands_describes_each_of_the_sidecars_own_numbers() {
         assert!(is_there, "docs/commands.md must explain {name}");
     }
 }
+
+#[test]
+fn stats_kennel_has_the_metrics_of_the_sidecar_for_clients_without_the_admin_address() {
+    let servers = memcacheds(2);
+    let kennel = sidecar(&servers);
+    fill(&kennel);
+    let mut client = kennel.client();
+    let own = stats(&mut client, "kennel");
+    let metrics = kennel.metrics();
+    for name in ["kennel_client_connections", "kennel_leases_live", "kennel_tag_bumps_total"] {
+        assert_eq!(own[name].parse::<f64>().expect(name), metrics.sum(name, &[]), "{name}");
+    }
+    for server in &servers {
+        let up = format!("kennel_upstream_up{{pool=\"main\",server=\"{}\"}}", server.address());
+        assert_eq!(own.get(&up).map(String::as_str), Some("1"), "{own:?}");
+    }
+    let of_gets: f64 = ["hit", "miss_won"]
+        .iter()
+        .filter_map(|outcome| {
+            own.get(&format!("kennel_requests_total{{command=\"get\",outcome=\"{outcome}\"}}"))
+        })
+        .map(|count| count.parse::<f64>().expect("a number"))
+        .sum();
+    assert!(
+        of_gets > 0.0 && of_gets <= metrics.sum("kennel_requests_total", &["command=\"get\""]),
+        "{own:?}"
+    );
+    assert!(own.keys().all(|name| !name.contains("_bucket") && !name.contains("rule=")), "{own:?}");
+}

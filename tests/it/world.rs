@@ -69,10 +69,23 @@ pub(crate) fn until_stale(servers: &[Memcached], key: &str, stale_for: i64) {
 /// in order (made by [`guarded`] and [`raw`]).
 pub(crate) fn sidecar_toml(servers: &[String], rules: &[String]) -> String {
     format!(
-        "[listen]\ntcp = [\"127.0.0.1:0\"]\nworkers = 2\n\n[admin]\nlisten = \"127.0.0.1:0\"\n\n\
+        "[listen]\ntcp = [\"127.0.0.1:0\"]\nworkers = 2\n\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\ntoken_file = {:?}\n\n\
          [pools.main]\nservers = {servers:?}\nconnect_timeout = \"200ms\"\nrequest_timeout = \"500ms\"\n\n{}",
+        token_file(),
         rules.join("\n")
     )
+}
+
+/// The token of every sidecar here.
+const TOKEN: &str = "token-of-the-tests";
+
+/// The file of the token. It is the same for all tests, which may write it at the same time.
+fn token_file() -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (file, new) = (dir.join("admin-token"), dir.join(format!("admin-token-{}", std::process::id())));
+    std::fs::write(&new, TOKEN).and_then(|()| std::fs::rename(&new, &file)).expect("write the token");
+    file
 }
 
 /// The same configuration without failover, for tests that read or write items on the servers, flush them, or count what is sent to
@@ -286,6 +299,11 @@ impl Kennel {
         Kennel::start_by(Command::new(env!("CARGO_BIN_EXE_kennel")), toml, "503")
     }
 
+    /// The same with TLS at its admin address, which is not asked.
+    pub(crate) fn start_with_tls_admin(toml: &str) -> Kennel {
+        Kennel::start_by(Command::new(env!("CARGO_BIN_EXE_kennel")), toml, "")
+    }
+
     /// The same with a limit of open files.
     pub(crate) fn start_with_open_files(limit: usize, toml: &str) -> Kennel {
         let mut command = Command::new("sh");
@@ -366,11 +384,12 @@ impl Kennel {
             if let Some(status) = kennel.process.ended() {
                 panic!("kennel ended ({status}) before it was ready\n{}\nwith\n{toml}", kennel.log());
             }
-            let (tcp, admin) =
-                (kennel.logged("listening tcp="), kennel.logged("listening for operators url=http://"));
+            let tcp = kennel.logged("listening tcp=");
+            let url = if readiness.is_empty() { "https" } else { "http" };
+            let admin = kennel.logged(&format!("listening for operators url={url}://"));
             let (Some(tcp), Some(admin)) = (tcp, admin) else { return false };
             (kennel.tcp, kennel.admin) = (parse(&tcp), parse(admin.trim_end_matches('/')));
-            kennel.http("/readyz").split(' ').nth(1) == Some(readiness)
+            readiness.is_empty() || kennel.http("/readyz").split(' ').nth(1) == Some(readiness)
         });
         let default_ports = [11211, 9111];
         assert!(
@@ -433,7 +452,7 @@ impl Kennel {
     /// Has it read this configuration: the status and body of the reply to `POST /reload`.
     pub(crate) fn reload(&self, toml: &str) -> (u16, String) {
         self.write_config(toml);
-        let reply = self.request("POST", "/reload");
+        let reply = self.ask("POST", "/reload", &format!("Authorization: Bearer {TOKEN}"));
         let status = reply.split(' ').nth(1).and_then(|status| status.parse().ok());
         let body = reply.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         (status.unwrap_or_else(|| panic!("no reply: {reply:?}")), body.to_owned())
@@ -472,14 +491,15 @@ impl Kennel {
 
     /// One HTTP/1.0 request to the admin listener: the whole response, empty if there is none.
     pub(crate) fn http(&self, path: &str) -> String {
-        self.request("GET", path)
+        self.ask("GET", path, "Host: 127.0.0.1")
     }
 
-    fn request(&self, method: &str, path: &str) -> String {
+    /// The same with another method and with these headers.
+    pub(crate) fn ask(&self, method: &str, path: &str, headers: &str) -> String {
         let Ok(mut stream) = TcpStream::connect(self.admin) else { return String::new() };
         stream.set_read_timeout(Some(2 * DEADLINE)).expect("a time-out above zero");
         let mut reply = Vec::new();
-        let _ = stream.write_all(format!("{method} {path} HTTP/1.0\r\nHost: test\r\n\r\n").as_bytes());
+        let _ = stream.write_all(format!("{method} {path} HTTP/1.0\r\n{headers}\r\n\r\n").as_bytes());
         let _ = stream.read_to_end(&mut reply);
         String::from_utf8_lossy(&reply).into_owned()
     }

@@ -149,7 +149,7 @@ pub(super) fn build_of(lock: &Item) -> Option<BuildId> {
 }
 
 /// Whether one of the tags has a newer version than the lock's rebuild began with, or the place another fence.
-pub(super) fn is_outdated(lock: &Item, versions: &Versions, inputs: &Inputs<'_>) -> bool {
+pub(in crate::guard) fn is_outdated(lock: &Item, versions: &Versions, inputs: &Inputs<'_>) -> bool {
     let Ok(record) = LockRecord::decode(&lock.value) else { return false };
     !inputs.counts(record.fence)
         || inputs.tags.iter().zip(versions).any(|(name, ours)| {

@@ -70,7 +70,7 @@ pub(super) fn wait_limits(
 }
 
 /// The least time since a stub was stored, in ms: what its TTL has lost, less the second that may have been about to end then.
-pub(super) fn lost_ms(item: &Item, inputs: &Inputs<'_>) -> u64 {
+pub(in crate::guard) fn lost_ms(item: &Item, inputs: &Inputs<'_>) -> u64 {
     let lost = inputs.policy.lock_seconds().saturating_sub(item.ttl.unwrap_or(0));
     u64::from(lost.saturating_sub(1)) * 1000
 }

@@ -22,5 +22,5 @@ mod key_polling;
 mod lease_renewal;
 mod lease_release;
 mod round_trip;
-mod tag_servers;
+pub(crate) mod tag_servers;
 pub mod wire;

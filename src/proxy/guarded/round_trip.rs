@@ -39,7 +39,7 @@ impl CommandReply {
 
 impl Proxy {
     /// What a guard decision about this key depends on, besides replies. `may_wait`: whether the client may wait for another one.
-    pub(super) fn inputs<'a>(
+    pub(crate) fn inputs<'a>(
         &self,
         key: &'a GuardedKey,
         policy: &'a Policy,

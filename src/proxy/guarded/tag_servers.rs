@@ -21,7 +21,7 @@ pub(super) fn bump_key(name: TagName, proxy: &Proxy) -> GuardedKey {
 }
 
 /// The version in the item of a tag in this place; `None` if it has none that counts there.
-pub(super) fn tag_version(item: &Item, place: &Place) -> Option<u64> {
+pub(crate) fn tag_version(item: &Item, place: &Place) -> Option<u64> {
     let inherited = || version_of(item, place.inherited).filter(|_| place.inherited != 0);
     version_of(item, place.fence()).or_else(inherited)
 }
@@ -48,7 +48,7 @@ impl Proxy {
     }
 
     /// The connection to the server of a tag in this place.
-    pub(super) fn tag_connection(&self, place: &Place) -> &Rc<Connection> {
+    pub(crate) fn tag_connection(&self, place: &Place) -> &Rc<Connection> {
         &self.pools[self.plan.tag_pool].connections()[place.server]
     }
 }

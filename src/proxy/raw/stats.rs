@@ -39,8 +39,10 @@ enum Kind {
     Items,
     Slabs,
     Sizes,
-    /// Kennel's own counters. No server is involved.
+    /// Kennel's own counters under the names of memcached's proxy. No server is involved.
     Proxy,
+    /// Kennel's metrics. No server is involved.
+    Kennel,
     Reset,
 }
 
@@ -70,6 +72,7 @@ impl Statistics {
             b"slabs" => Kind::Slabs,
             b"sizes" => Kind::Sizes,
             b"proxy" => Kind::Proxy,
+            b"kennel" => Kind::Kennel,
             b"reset" => Kind::Reset,
             // The connections of the servers are those of Kennel, not of clients.
             b"conns" | b"extstore" => return StatsStart::Reply(END, Outcome::Ok),
@@ -99,7 +102,9 @@ impl Statistics {
             Kind::Slabs => b"stats slabs\r\n",
             Kind::Sizes => b"stats sizes\r\n",
             Kind::Reset => b"stats reset\r\n",
-            Kind::Proxy => return StatsStart::Sent(Statistics { kind, requests: SmallVec::new() }),
+            Kind::Proxy | Kind::Kennel => {
+                return StatsStart::Sent(Statistics { kind, requests: SmallVec::new() });
+            }
         };
         let send = |connection: &Rc<Connection>| {
             let id = connection.send(&client.pending, Shape::Stats, |out| out.extend_from_slice(line));
@@ -187,6 +192,10 @@ impl Statistics {
                     .map(|_| ("active_slabs", classes.to_string()))
                     .into_iter()
                     .collect()
+            }
+            Kind::Kennel => {
+                server_info.metrics.stats().iter().for_each(|(name, value)| line(out, name, value));
+                Vec::new()
             }
             Kind::Items | Kind::Sizes | Kind::Reset => Vec::new(),
         };

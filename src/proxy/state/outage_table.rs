@@ -5,7 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::guard::outage::{OutageValue, Outages};
+use crate::guard::Now;
+use crate::guard::outage::{OutageLook, OutageValue, Outages};
 use crate::metrics::{Limit, WorkerMetrics};
 use crate::proxy::state::key_hash::KeyHasher;
 
@@ -50,6 +51,11 @@ impl OutageTable {
     /// Whether this key or tag has been changed at this time or later. May be true for one that has not.
     pub(crate) fn is_changed_since(&self, name: &[u8], time: u64) -> bool {
         self.last_change_of(name).load(Ordering::SeqCst) >= time
+    }
+
+    /// What is known of this key, for operators. Changes nothing.
+    pub(crate) fn look(&self, key: &[u8], now: Now) -> Option<OutageLook> {
+        self.outages.lock().unwrap_or_else(PoisonError::into_inner).look(key, now)
     }
 
     /// Whether it has no key.

@@ -1,14 +1,33 @@
-//! The HTML of the status page. It has no script and loads nothing.
+//! `GET /`: the status page. It has no script and loads nothing.
 
 use std::fmt::{self, Display, Write};
 use std::time::Duration;
 
-use super::view::{KeysAt, Overview, RuleRow};
+use hyper::StatusCode;
+use hyper::header::CONTENT_SECURITY_POLICY;
+use hyper::http::HeaderValue;
+
+use super::{Asked, Needs, Replying, Route, Verb};
+use crate::admin::replies::reply;
+use crate::admin::view::{KeysAt, Overview, RuleRow};
 use crate::clock::utc;
 use crate::metrics::DiscoveredPool;
 
+pub(super) const ROUTE: Route = Route { path: "/", verb: Verb::Get, needs: Needs::Look, reply: page };
+
+fn page(asked: Asked) -> Replying {
+    Box::pin(async move {
+        let page = render(&asked.view.overview(), asked.readiness.word());
+        let mut page = reply(StatusCode::OK, "text/html; charset=utf-8", page);
+        // Names are escaped. In case that fails, the policy forbids scripts and references.
+        let policy = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'");
+        page.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
+        page
+    })
+}
+
 /// Renders the page. `state` is the word that `/readyz` starts with.
-pub(super) fn render(overview: &Overview, state: &str) -> String {
+fn render(overview: &Overview, state: &str) -> String {
     let mut page = String::with_capacity(4096);
     // Writing to a String cannot fail.
     let _ = write(&mut page, overview, state);

@@ -1,0 +1,266 @@
+//! Who may look, and who may change something.
+//!
+//! - Whoever reaches the address may look, unless it has an `auth_file`: then a request needs a user and password of it, or the token.
+//! - What shows keys can be switched off. Without an `auth_file`, it is shown only under an address or the name `localhost`, so that a
+//!   web page whose name has been made to point here (DNS rebinding) cannot have the browser of somebody on this host fetch it.
+//! - A change needs the token. A browser sends it for no web page.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, WWW_AUTHENTICATE};
+use hyper::http::HeaderValue;
+use hyper::{Response, StatusCode};
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::replies::{Body, TEXT, reply};
+use crate::auth::{Token, Users};
+use crate::handshake::Requirements;
+use crate::listener::ListenAddress;
+use crate::pem::BadFile;
+use crate::protocol::base64;
+use crate::tls::Acceptor;
+
+/// The shortest interval between two log lines about refused requests.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How the admin server is configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdminSpec {
+    /// Where it listens.
+    pub listen: ListenAddress,
+    /// TLS, and the users that may look; all may if there is none.
+    pub requirements: Requirements,
+    /// The file of the token that changes need; `None`: there are none.
+    pub token_file: Option<PathBuf>,
+    /// Whether keys are explained.
+    pub explain: bool,
+}
+
+impl AdminSpec {
+    /// The files that it names.
+    pub fn files(&self) -> Vec<PathBuf> {
+        self.requirements.files().into_iter().chain(self.token_file.clone()).collect()
+    }
+}
+
+/// What a request needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Needs {
+    /// Nothing.
+    Nothing,
+    /// To look.
+    Look,
+    /// To see keys.
+    Keys(Feature),
+    /// To change something.
+    Change,
+}
+
+/// What can be switched off, because it shows keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Feature {
+    /// `/explain`
+    Explain,
+}
+
+/// Why a request is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// It lacks a valid user and password, or the token.
+    Unknown,
+    /// It lacks the token.
+    NoToken,
+    /// There is no token, so nothing can be changed.
+    NoTokenFile,
+    /// Its Host is a name.
+    Host,
+    /// It is switched off.
+    Off(Feature),
+}
+
+/// The files of an admin server, loaded, and what it shows.
+pub struct Access {
+    /// The TLS of connections.
+    pub(super) tls: Option<Acceptor>,
+    users: Option<Users>,
+    token: Option<Token>,
+    host: String,
+    explain: bool,
+    logged: Mutex<Option<Instant>>,
+}
+
+/// The access in force. Clones share it.
+#[derive(Debug, Clone)]
+pub struct CurrentAccess(Arc<RwLock<Arc<Access>>>);
+
+impl CurrentAccess {
+    /// The first one.
+    pub fn new(access: Access) -> CurrentAccess {
+        CurrentAccess(Arc::new(RwLock::new(Arc::new(access))))
+    }
+
+    /// From now on, another one. Connections go on, and their next request needs what that one says.
+    pub fn replace(&self, access: Access) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
+    }
+
+    /// Whether connections use TLS.
+    pub fn uses_tls(&self) -> bool {
+        self.get().tls.is_some()
+    }
+
+    /// See [`Access::certificate`].
+    pub fn certificate(&self) -> Option<(String, i64)> {
+        self.get().certificate()
+    }
+
+    /// The one in force.
+    pub(super) fn get(&self) -> Arc<Access> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Access")
+    }
+}
+
+impl Access {
+    /// Loads the files. The error lists every one that cannot be used.
+    pub fn new(spec: &AdminSpec) -> Result<Access, Vec<BadFile>> {
+        let Requirements { tls, auth_file } = &spec.requirements;
+        let bad = |key, path: &PathBuf| {
+            let path = path.clone();
+            move |what| vec![BadFile { key, path, what }]
+        };
+        let tls = tls.as_ref().map(Acceptor::read).transpose();
+        let users =
+            auth_file.as_ref().map(|path| Users::read(path).map_err(bad("auth_file", path))).transpose();
+        let token = spec.token_file.as_ref();
+        let token = token.map(|path| Token::read(path).map_err(bad("token_file", path))).transpose();
+        match (tls, users, token) {
+            (Ok(tls), Ok(users), Ok(token)) => {
+                let (host, explain) = (spec.listen.host.to_ascii_lowercase(), spec.explain);
+                Ok(Access { tls, users, token, host, explain, logged: Mutex::default() })
+            }
+            (tls, users, token) => {
+                Err([tls.err(), users.err(), token.err()].into_iter().flatten().flatten().collect())
+            }
+        }
+    }
+
+    /// The file of the certificate, and when the first certificate in it expires, in seconds of Unix time.
+    pub fn certificate(&self) -> Option<(String, i64)> {
+        let (file, expires) = self.tls.as_ref()?.certificate()?;
+        Some((file.display().to_string(), expires))
+    }
+
+    /// Whether a request with these headers may have what it needs.
+    pub(super) fn check(&self, needs: Needs, headers: &HeaderMap) -> Result<(), Refused> {
+        let checked = match needs {
+            Needs::Nothing => Ok(()),
+            Needs::Look => self.may_look(headers),
+            Needs::Keys(Feature::Explain) if !self.explain => Err(Refused::Off(Feature::Explain)),
+            Needs::Keys(_) if self.users.is_none() && !self.is_local_name(headers) => Err(Refused::Host),
+            Needs::Keys(_) => self.may_look(headers),
+            Needs::Change if self.token.is_none() => Err(Refused::NoTokenFile),
+            Needs::Change if self.has_token(headers) => Ok(()),
+            Needs::Change => Err(Refused::NoToken),
+        };
+        if let Err(Refused::Unknown | Refused::NoToken) = checked
+            && headers.contains_key(AUTHORIZATION)
+        {
+            self.log_wrong();
+        }
+        checked
+    }
+
+    fn may_look(&self, headers: &HeaderMap) -> Result<(), Refused> {
+        match &self.users {
+            Some(users) if !has_password(headers, users) && !self.has_token(headers) => Err(Refused::Unknown),
+            _ => Ok(()),
+        }
+    }
+
+    fn has_token(&self, headers: &HeaderMap) -> bool {
+        let given = credentials(headers, b"bearer");
+        given.is_some_and(|given| self.token.as_ref().is_some_and(|token| token.accepts(given)))
+    }
+
+    /// Whether the request names this server by an address, by `localhost` or by the configured host.
+    fn is_local_name(&self, headers: &HeaderMap) -> bool {
+        let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else { return true };
+        let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((address, _)) => address,
+            None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+        };
+        let name = name.to_ascii_lowercase();
+        name.parse::<IpAddr>().is_ok() || name == "localhost" || name == self.host
+    }
+
+    fn log_wrong(&self) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
+            *logged = Some(Instant::now());
+            warn!("a request to the admin address had a wrong password or token");
+        }
+    }
+}
+
+/// What follows this scheme in the Authorization header.
+fn credentials<'h>(headers: &'h HeaderMap, scheme: &[u8]) -> Option<&'h [u8]> {
+    let value = headers.get(AUTHORIZATION)?.as_bytes();
+    let at = value.iter().position(|byte| *byte == b' ')?;
+    value[..at].eq_ignore_ascii_case(scheme).then(|| value[at..].trim_ascii())
+}
+
+/// Whether the Basic credentials are a user and its password.
+fn has_password(headers: &HeaderMap, users: &Users) -> bool {
+    let given = credentials(headers, b"basic").and_then(base64::decode_strictly);
+    let Some(given) = given else { return false };
+    match given.iter().position(|byte| *byte == b':') {
+        Some(colon) => users.accept(&given[..colon], &given[colon + 1..]),
+        None => false,
+    }
+}
+
+impl Refused {
+    /// The reply.
+    pub(super) fn reply(self) -> Response<Body> {
+        let (status, why) = match self {
+            Refused::Unknown => (
+                StatusCode::UNAUTHORIZED,
+                "a user and password of admin.auth_file, or the token of admin.token_file, is required\n",
+            ),
+            Refused::NoToken => (
+                StatusCode::UNAUTHORIZED,
+                "the token of admin.token_file is required: curl -H \"Authorization: Bearer $(cat FILE)\"\n",
+            ),
+            Refused::NoTokenFile => (
+                StatusCode::FORBIDDEN,
+                "nothing can be changed here without admin.token_file; SIGHUP reloads the configuration too\n",
+            ),
+            Refused::Host => (
+                StatusCode::FORBIDDEN,
+                "without admin.auth_file, keys are shown only under an IP address, localhost or the host of admin.listen\n",
+            ),
+            Refused::Off(Feature::Explain) => (StatusCode::NOT_FOUND, "switched off by admin.explain\n"),
+        };
+        let mut reply = reply(status, TEXT, why);
+        let challenge = match self {
+            Refused::Unknown => Some("Basic realm=\"kennel\", charset=\"UTF-8\""),
+            Refused::NoToken => Some("Bearer realm=\"kennel\""),
+            _ => None,
+        };
+        if let Some(challenge) = challenge {
+            reply.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+        }
+        reply
+    }
+}
