@@ -329,6 +329,7 @@ impl App {
             retiring.push(is_retired);
         }
         self.lasting.metrics.switch_to(metrics);
+        self.show_config();
         for is_done in switching {
             let _ = is_done.await;
         }
@@ -345,6 +346,7 @@ impl App {
         } else if let (Some(running), Some(access)) = (&self.admin, access) {
             running.access.replace(access);
         }
+        // The certificate of the admin address is another one now.
         self.show_config();
         self.view.show(self.in_force.shown(state));
         let retired = tokio::spawn(async move {

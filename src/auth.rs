@@ -119,7 +119,7 @@ impl Token {
         Token::parse(&text)
     }
 
-    fn parse(text: &[u8]) -> Result<Token, String> {
+    pub(crate) fn parse(text: &[u8]) -> Result<Token, String> {
         let token = text.trim_ascii_end();
         let is_valid =
             (MIN_TOKEN..=MAX_ENTRY).contains(&token.len()) && token.iter().all(u8::is_ascii_graphic);

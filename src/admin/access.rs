@@ -1,8 +1,8 @@
 //! Who may look, and who may change something.
 //!
 //! - Whoever reaches the address may look, unless it has an `auth_file`: then a request needs a user and password of it, or the token.
-//! - What shows keys can be switched off. Without an `auth_file`, it is shown only under an address or the name `localhost`, so that a
-//!   web page whose name has been made to point here (DNS rebinding) cannot have the browser of somebody on this host fetch it.
+//! - What shows keys can be switched off. Without an `auth_file`, it is shown on this host only, and only under an address or the name
+//!   `localhost`, so that a web page whose name has been made to point here (DNS rebinding) cannot have a browser on this host fetch it.
 //! - A change needs the token. A browser sends it for no web page.
 
 use std::fmt;
@@ -77,6 +77,8 @@ pub(super) enum Refused {
     NoToken,
     /// There is no token, so nothing can be changed.
     NoTokenFile,
+    /// It comes from another host.
+    Remote,
     /// Its Host is a name.
     Host,
     /// It is switched off.
@@ -161,14 +163,16 @@ impl Access {
         Some((file.display().to_string(), expires))
     }
 
-    /// Whether a request with these headers may have what it needs.
-    pub(super) fn check(&self, needs: Needs, headers: &HeaderMap) -> Result<(), Refused> {
+    /// Whether a request with these headers, from this address, may have what it needs.
+    pub(super) fn check(&self, needs: Needs, headers: &HeaderMap, from: IpAddr) -> Result<(), Refused> {
         let checked = match needs {
             Needs::Nothing => Ok(()),
             Needs::Look => self.may_look(headers),
             Needs::Keys(Feature::Explain) if !self.explain => Err(Refused::Off(Feature::Explain)),
-            Needs::Keys(_) if self.users.is_none() && !self.is_local_name(headers) => Err(Refused::Host),
-            Needs::Keys(_) => self.may_look(headers),
+            Needs::Keys(_) if self.users.is_some() || self.has_token(headers) => self.may_look(headers),
+            Needs::Keys(_) if !from.to_canonical().is_loopback() => Err(Refused::Remote),
+            Needs::Keys(_) if !self.is_local_name(headers) => Err(Refused::Host),
+            Needs::Keys(_) => Ok(()),
             Needs::Change if self.token.is_none() => Err(Refused::NoTokenFile),
             Needs::Change if self.has_token(headers) => Ok(()),
             Needs::Change => Err(Refused::NoToken),
@@ -246,6 +250,10 @@ impl Refused {
                 StatusCode::FORBIDDEN,
                 "nothing can be changed here without admin.token_file; SIGHUP reloads the configuration too\n",
             ),
+            Refused::Remote => (
+                StatusCode::FORBIDDEN,
+                "without admin.auth_file, keys are shown to requests from this host only\n",
+            ),
             Refused::Host => (
                 StatusCode::FORBIDDEN,
                 "without admin.auth_file, keys are shown only under an IP address, localhost or the host of admin.listen\n",
@@ -262,5 +270,45 @@ impl Refused {
             reply.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         }
         reply
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn without_users_keys_are_shown_on_this_host_only_or_with_the_token() {
+        let access = Access {
+            tls: None,
+            users: None,
+            token: Some(Token::parse(b"0123456789abcdef").unwrap()),
+            host: "admin.example".to_owned(),
+            explain: true,
+            logged: Mutex::default(),
+        };
+        let (here, there) = (IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from([10, 0, 0, 7]));
+        let mapped = IpAddr::from(Ipv4Addr::LOCALHOST.to_ipv6_mapped());
+        let headers = |host: &'static str, authorization: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, HeaderValue::from_static(host));
+            headers.insert(AUTHORIZATION, HeaderValue::from_static(authorization));
+            headers
+        };
+        let keys = Needs::Keys(Feature::Explain);
+        for (host, authorization, from, expected) in [
+            ("127.0.0.1:9111", "", here, Ok(())),
+            ("127.0.0.1:9111", "", mapped, Ok(())),
+            ("Admin.Example:9111", "", here, Ok(())),
+            ("other.example", "", here, Err(Refused::Host)),
+            ("10.0.0.5:9111", "", there, Err(Refused::Remote)),
+            ("other.example", "Bearer 0123456789abcdef", there, Ok(())),
+            ("10.0.0.5:9111", "Bearer 0123456789abcdeF", there, Err(Refused::Remote)),
+        ] {
+            assert_eq!(access.check(keys, &headers(host, authorization), from), expected, "{host} {from}");
+            assert_eq!(access.check(Needs::Look, &headers(host, authorization), from), Ok(()));
+        }
     }
 }

@@ -11,6 +11,7 @@ mod readyz;
 mod reload;
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -63,7 +64,7 @@ struct Asked {
 pub(super) async fn reply_to(
     method: &Method,
     (path, query): (&str, &str),
-    headers: &HeaderMap,
+    (headers, from): (&HeaderMap, IpAddr),
     access: &Access,
     view: &Arc<dyn View>,
     readiness: &Readiness,
@@ -83,14 +84,14 @@ pub(super) async fn reply_to(
         }
         return refused;
     }
-    if let Err(refused) = access.check(route.needs, headers) {
+    if let Err(refused) = access.check(route.needs, headers, from) {
         return refused.reply();
     }
     let accept = headers.get("accept").and_then(|accept| accept.to_str().ok()).unwrap_or_default().to_owned();
     let asked = Asked {
         query: query.to_owned(),
         accept,
-        is_known: access.check(Needs::Look, headers).is_ok(),
+        is_known: access.check(Needs::Look, headers, from).is_ok(),
         view: Arc::clone(view),
         readiness: readiness.clone(),
     };

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -93,7 +94,7 @@ pub(super) async fn serve(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((socket, _)) => {
+            Ok((socket, from)) => {
                 open.retain(|open| !open.task.is_finished());
                 if open.len() >= limits.connections
                     && let Some(oldest) = open.iter().min_by_key(|open| open.last.get())
@@ -103,8 +104,13 @@ pub(super) async fn serve(
                     connections.join_next().await;
                 }
                 let last = LastRequest::now();
-                let connection =
-                    accepted_connection(socket, served.clone(), last.clone(), stop.clone(), limits);
+                let connection = accepted_connection(
+                    (socket, from.ip()),
+                    served.clone(),
+                    last.clone(),
+                    stop.clone(),
+                    limits,
+                );
                 open.push(Open { task: connections.spawn(connection), last });
             }
             Err(error) => {
@@ -150,23 +156,23 @@ impl LastRequest {
 
 /// Performs the TLS handshake if there is one to perform, within the time for a header, and serves the connection.
 async fn accepted_connection(
-    socket: TcpStream,
+    (socket, from): (TcpStream, IpAddr),
     served: Served,
     last: LastRequest,
     stop: CancellationToken,
     limits: Limits,
 ) {
     let access = served.access.get();
-    let Some(tls) = &access.tls else { return connection(socket, served, last, stop, limits).await };
+    let Some(tls) = &access.tls else { return connection((socket, from), served, last, stop, limits).await };
     match timeout(limits.header, tls.accept(socket)).await {
-        Ok(Ok(stream)) => connection(stream, served, last, stop, limits).await,
+        Ok(Ok(stream)) => connection((stream, from), served, last, stop, limits).await,
         Ok(Err(error)) => debug!(%error, "TLS handshake of an admin connection failed"),
         Err(_) => debug!("TLS handshake of an admin connection timed out"),
     }
 }
 
 async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    socket: S,
+    (socket, from): (S, IpAddr),
     served: Served,
     last: LastRequest,
     stop: CancellationToken,
@@ -178,7 +184,8 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         async move {
             let (uri, access) = (request.uri(), access.get());
             let target = (uri.path(), uri.query().unwrap_or_default());
-            let reply = reply_to(request.method(), target, request.headers(), &access, &view, &readiness);
+            let reply =
+                reply_to(request.method(), target, (request.headers(), from), &access, &view, &readiness);
             Ok::<_, Infallible>(reply.await)
         }
     });

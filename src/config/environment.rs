@@ -265,6 +265,7 @@ mod tests {
         ("listen", "takeover_timeout", "\"5s\"", "5s"),
         ("admin", "listen", "\"127.0.0.1:3\"", "127.0.0.1:3"),
         ("admin", "control", "\"/run/c\"", "/run/c"),
+        ("admin", "explain", "false", "false"),
         ("tags", "prefix", "\"@t:\"", "@t:"),
         ("tags", "cache", "\"100ms\"", "100ms"),
         ("tags", "pool", "\"aux\"", "aux"),
@@ -364,6 +365,31 @@ mod tests {
     }
 
     #[test]
+    fn files_of_the_admin_address_can_be_named_by_variables() {
+        let path = std::env::temp_dir().join(format!("kennel-environment-{}", std::process::id()));
+        std::fs::write(&path, "ann:0123456789abcdef\n").unwrap();
+        let name = path.display().to_string();
+        let read = |variables: &[(&str, &str)]| Config::read("k.toml", POOL, env(variables));
+        let files = [("KENNEL_ADMIN__AUTH_FILE", &name[..]), ("KENNEL_ADMIN__TOKEN_FILE", &name)];
+        let admin = read(&files).unwrap().admin.unwrap();
+        assert_eq!(
+            (admin.requirements.auth_file, admin.token_file),
+            (Some(path.clone()), Some(path.clone()))
+        );
+        std::fs::write(&path, "short\n").unwrap();
+        let errors = read(&files).unwrap_err().without_places();
+        std::fs::remove_file(&path).unwrap();
+        assert!(
+            errors[0].contains("admin.auth_file") && errors[0].contains("line 1 must be user:password"),
+            "{errors:?}"
+        );
+        assert!(
+            errors[1].contains("admin.token_file") && errors[1].contains("must be one line of 16"),
+            "{errors:?}"
+        );
+    }
+
+    #[test]
     fn every_key_has_the_same_meaning_in_a_variable_and_in_the_file() {
         let tables = [
             ("log", Log::KEYS),
@@ -376,6 +402,8 @@ mod tests {
             ("rules", Rule::KEYS),
         ];
         let keys = tables.iter().flat_map(|(table, keys)| keys.iter().map(move |(key, _)| (*table, *key)));
+        // Files must exist, and a table has no variable.
+        let keys = keys.filter(|(_, key)| !["tls", "auth_file", "token_file"].contains(key));
         let settings = SETTINGS.iter().map(|(table, key, ..)| (*table, *key));
         assert_eq!(settings.collect::<HashSet<_>>(), keys.collect());
         for (table, key, in_file, variable) in SETTINGS {

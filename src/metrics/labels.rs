@@ -132,7 +132,7 @@ label! {
         TagUnread = "tag_unread",
         /// Its soft expiry has passed.
         Expired = "expired",
-        /// It is marked stale on its server, by a delete under `on_delete = "stale"` or by `md … I`.
+        /// It is only marked as stale on its server, by `md … I`.
         Marked = "marked",
     }
 }

@@ -44,8 +44,6 @@ use report::{
 const MAX_KEY: usize = 250;
 /// The most earlier rules that are named.
 const MAX_EARLIER: usize = 16;
-/// The most tags that came with a value and are read. A header has no more.
-const MAX_FURTHER_TAGS: usize = 64;
 
 /// A read that counts as no use and leaves nothing.
 const LOOK: Operation =
@@ -289,8 +287,8 @@ impl Proxy {
             Ok(Some(item)) => sealed_names(item),
             _ => Vec::new(),
         };
-        let further: Vec<TagName> =
-            further.into_iter().filter(|name| !key.tags.contains(name)).take(MAX_FURTHER_TAGS).collect();
+        // A header has at most 64.
+        let further: Vec<TagName> = further.into_iter().filter(|name| !key.tags.contains(name)).collect();
         if !further.is_empty() {
             let asked: Vec<_> = further.iter().map(|tag| self.ask_tag(tag, pending)).collect();
             for asked in asked {

@@ -57,7 +57,13 @@ const DEPENDENCIES: [Dependency; 17] = [
     Dependency {
         what: "rustls",
         words: &["rustls", "tokio_rustls"],
-        files: &["src/tls.rs", "src/pem.rs", "src/upstream/tls.rs", "src/upstream/verifier.rs"],
+        files: &["src/tls.rs", "src/tls/", "src/pem.rs", "src/upstream/tls.rs", "src/upstream/verifier.rs"],
+        tests_too: true,
+    },
+    Dependency {
+        what: "serde_json",
+        words: &["serde_json"],
+        files: &["src/admin/", "src/cli/", "tests/"],
         tests_too: true,
     },
     Dependency {
@@ -444,7 +450,7 @@ mod tests {
         only(misplaced_dependencies(&of("src/proxy/raw.rs", "use tokio::net::UnixStream;\n")), "sockets");
         only(
             misplaced_dependencies(&of("src/handshake.rs", "use tokio_rustls::TlsAcceptor;\n")),
-            "src/tls.rs, src/pem.rs, src/upstream/tls.rs, src/upstream/verifier.rs only",
+            "src/tls.rs, src/tls/, src/pem.rs, src/upstream/tls.rs, src/upstream/verifier.rs only",
         );
         only(
             misplaced_dependencies(&of("src/upstream/server.rs", "use socket2::Socket;\n")),

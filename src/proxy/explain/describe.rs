@@ -32,7 +32,7 @@ pub(super) fn structure_note(kind: &str) -> String {
 /// Why a server did not tell.
 pub(super) fn failure(failure: Failure) -> String {
     match failure {
-        Failure::Down => "the server cannot be reached",
+        Failure::Down => "the server cannot be reached, or is too slow to be used",
         Failure::TimedOut => "the server did not reply in time",
         Failure::Refused => "the server returned an error or an invalid reply",
         Failure::Overloaded => "too many commands wait for the server",
