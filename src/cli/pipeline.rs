@@ -58,7 +58,7 @@ fn pipeline(specs: &[PoolSpec], plan: impl FnOnce(&[Arc<SharedPool>]) -> Plan) -
     let specs: Vec<_> = specs.iter().map(unjudged).collect();
     let pool =
         |spec: &PoolSpec| SharedPool::new(spec, &Security::open(&spec.security)?, unix_ms).map(Arc::new);
-    let shared = specs.iter().map(|spec| pool(spec));
+    let shared = specs.iter().map(pool);
     let shared_pools = shared.collect::<io::Result<Vec<_>>>()?;
     let monitor = |(spec, pool)| Monitor::without_marks(spec, pool, start, clock.clone());
     let monitors: Vec<_> = specs.iter().zip(&shared_pools).map(monitor).collect();
