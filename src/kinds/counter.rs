@@ -43,7 +43,8 @@ pub(super) fn begin(
         Request::Count { decr, delta, initial } => {
             // A number is never below 0.
             let created = if decr { 0 } else { delta };
-            let (initial, exptime) = initial.unwrap_or((created, ttl));
+            let (initial, exptime) = initial.unwrap_or((created, None));
+            let exptime = exptime.unwrap_or(ttl);
             Operation::Count { decr, delta, initial, exptime }
         }
         Request::Delete => Operation::Delete { cas: None },
@@ -120,8 +121,10 @@ mod tests {
             let count = first(Request::Count { decr, delta: 5, initial: None });
             assert_eq!(count, Ok(Operation::Count { decr, delta: 5, initial, exptime: 60 }));
         }
-        let count = first(Request::Count { decr: false, delta: 5, initial: Some((100, 9)) });
+        let count = first(Request::Count { decr: false, delta: 5, initial: Some((100, Some(9))) });
         assert_eq!(count, Ok(Operation::Count { decr: false, delta: 5, initial: 100, exptime: 9 }));
+        let count = first(Request::Count { decr: false, delta: 5, initial: Some((100, None)) });
+        assert_eq!(count, Ok(Operation::Count { decr: false, delta: 5, initial: 100, exptime: 60 }));
     }
 
     #[test]

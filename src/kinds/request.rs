@@ -22,8 +22,8 @@ pub enum Request<'a> {
         decr: bool,
         /// How much.
         delta: u64,
-        /// The number to create and its exptime, if the client says so.
-        initial: Option<(u64, i64)>,
+        /// The number to create and its exptime, if the client says so. `None`: that of the rule.
+        initial: Option<(u64, Option<i64>)>,
     },
     /// `delete`, `md`.
     Delete,

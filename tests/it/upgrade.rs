@@ -7,7 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::binary::packet::{
-    AUTH_ERROR, BinaryClient, GETKQ, NOOP, Packet, SASL_AUTH, SASL_LIST, SUCCESS, UNKNOWN_COMMAND,
+    ADD, AUTH_ERROR, BinaryClient, DELETE, GETKQ, NOOP, Packet, SASL_AUTH, SASL_LIST, SUCCESS,
+    UNKNOWN_COMMAND,
 };
 use crate::client::Client;
 use crate::world::{
@@ -218,14 +219,48 @@ fn a_client_moves_with_its_protocol_and_a_binary_one_with_its_authentication_and
         AUTH_ERROR,
         "as with any that has asked for the list"
     );
+    // The first byte of a binary request.
     text.send(b"\x80\r\n");
-    assert_eq!(text.line(), "ERROR");
+    assert_eq!(text.line(), "CLIENT_ERROR bad command line format");
     assert_eq!(reads.ask(Packet::new(NOOP, "")).status, SUCCESS);
     eventually("the one that has ended its gets moves", || received(&new) == 4.0);
     assert_eq!(asks.ask(password()).status, SUCCESS);
     ends_well(old);
     assert_eq!(received(&new), 5.0);
     assert_eq!((asks.get("k").as_deref(), reads.get("k").as_deref()), (Some("v"), Some("v")));
+}
+
+#[test]
+fn a_client_with_a_lock_stays_until_it_has_released_it() {
+    let (sockets, servers) = (Sockets::new(), memcacheds(1));
+    let locks = "[[rules]]\nname = \"locks\"\nmatch = \"lock:*\"\nkind = \"lock\"\nttl = \"2s\"\n".to_owned();
+    let toml = sockets.toml(&servers, &[locks]);
+    let old = Kennel::start(&toml);
+    let (mut holder, mut idle) = (Client::unix(&sockets.unix()), Client::unix(&sockets.unix()));
+    let mut binary = BinaryClient(Client::unix(&sockets.unix()));
+    holder.send(b"add lock:1 0 0 3\r\nann\r\n");
+    assert_eq!(holder.line(), "STORED");
+    assert_eq!(binary.ask(Packet::store(ADD, "lock:2", "bob", 0)).status, SUCCESS);
+    assert_eq!(idle.get("lock:1").as_deref(), Some(&b"ann"[..]));
+    let new = Kennel::take_over(&toml);
+    eventually("the idle client has moved", || received(&new) == 1.0);
+    let mut server = Client::tcp(servers[0].address);
+    for key in ["lock:1", "lock:2"] {
+        let mut least = 3;
+        eventually("the old process renews the lock", || {
+            let ttl = server.ttl(key).expect("a lock that is held is there");
+            let is_renewed = ttl > least;
+            least = ttl;
+            is_renewed
+        });
+    }
+    assert_eq!(received(&new), 1.0);
+    assert_eq!(idle.delete("lock:1"), "NOT_FOUND");
+    assert_eq!(holder.delete("lock:1"), "DELETED");
+    assert_eq!(binary.ask(Packet::new(DELETE, "lock:2")).status, SUCCESS);
+    ends_well(old);
+    assert_eq!(received(&new), 3.0);
+    assert_eq!((holder.get("lock:1"), binary.get("lock:2")), (None, None));
 }
 
 #[test]

@@ -89,7 +89,8 @@ impl StructureCall {
                 kinds::Request::Store { verb: verb_of(verb), data, flags, exptime }
             }
             binary::Command::Count { decr, delta, create, .. } => {
-                let initial = create.map(|(exptime, initial)| (initial, exptime));
+                // As for a command with a value, 0 is the TTL of the rule.
+                let initial = create.map(|(exptime, initial)| (initial, Some(exptime).filter(|&at| at != 0)));
                 kinds::Request::Count { decr, delta, initial }
             }
             binary::Command::Delete { .. } => kinds::Request::Delete,
@@ -138,7 +139,7 @@ impl StructureCall {
             MetaVerb::Arith => kinds::Request::Count {
                 decr: matches!(options.mode, b'D' | b'd' | b'-'),
                 delta: options.delta,
-                initial: options.vivify.map(|exptime| (options.initial, exptime)),
+                initial: options.vivify.map(|exptime| (options.initial, Some(exptime))),
             },
             MetaVerb::Noop | MetaVerb::Debug => kinds::Request::Other,
         };

@@ -1,5 +1,6 @@
 //! Keys with a kind, through two sidecars with real servers: one file per kind, and what all kinds have in common.
 
+mod binary;
 mod common;
 mod counter;
 mod lock;

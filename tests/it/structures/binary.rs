@@ -1,0 +1,95 @@
+//! Structures for binary clients: the commands of each kind, and an error that names them for any other.
+
+use super::{fleet, rule, text};
+use crate::binary::packet::*;
+
+const COUNTER: &str = "a counter has only the commands incr, decr, get, set, add, delete";
+const WINDOW: &str = "a window has only the commands incr, get, delete";
+const LOCK: &str = "a lock has only the commands add, get, delete";
+
+#[test]
+fn a_binary_client_has_the_commands_of_each_kind_and_no_other() {
+    let rules = [
+        rule("hits", "hits:*", "counter", "ttl = \"1h\""),
+        rule("rate", "rate:*", "window", "window = \"1h\""),
+        rule("online", "online:*", "window", "window = \"1h\"\nunique = true"),
+        rule("locks", "lock:*", "lock", "ttl = \"1h\""),
+    ];
+    let (_servers, sidecars) = fleet(&rules);
+    let mut client = BinaryClient::new(sidecars[0].address());
+    let mut other = BinaryClient::new(sidecars[1].address());
+    let mut classic = sidecars[0].client();
+    let never = u32::MAX;
+
+    // Counters. An exptime that creates nothing elsewhere creates a counter as `incr` does.
+    assert_eq!(client.ask(Packet::count(INCREMENT, "hits:1", 7, never)).number(), 1);
+    assert_eq!(other.ask(Packet::count(INCREMENT, "hits:1", 7, never)).number(), 2);
+    assert_eq!(client.ask(Packet::count(INCREMENT, "hits:2", 70, 0)).number(), 70);
+    assert!(classic.ttl("hits:2").is_some_and(|ttl| (3000..=3600).contains(&ttl)), "the rule's");
+    assert_eq!(client.ask(Packet::count(DECREMENT, "hits:2", 70, 0)).number(), 69);
+    assert_eq!(classic.execute("incr hits:2 1"), "70");
+    assert_eq!(client.get("hits:1").as_deref(), Some("2"));
+    assert_eq!((client.set("hits:3", "9"), client.set("hits:3", "x")), (SUCCESS, INVALID));
+    assert_eq!(client.ask(Packet::store(ADD, "hits:3", "1", 0)).status, EXISTS);
+    assert_eq!(client.ask(Packet::new(DELETE, "hits:3")).status, SUCCESS);
+    assert_eq!(client.ask(Packet::new(DELETE, "hits:3")).status, NOT_FOUND);
+
+    // Windows.
+    for sum in 1..=3 {
+        assert_eq!(client.ask(Packet::count(INCREMENT, "rate:1", 50, 0)).number(), sum);
+    }
+    assert_eq!(other.get("rate:1").as_deref(), Some("3"));
+    assert_eq!(client.ask(Packet::store(ADD, "online:1:ann", "", 0)).status, SUCCESS);
+    assert_eq!(other.ask(Packet::store(ADD, "online:1:ann", "", 0)).status, EXISTS);
+    assert_eq!(client.get("online:1").as_deref(), Some("1"));
+    assert_eq!(client.ask(Packet::new(DELETE, "rate:1")).status, SUCCESS);
+
+    // Locks.
+    assert_eq!(client.ask(Packet::store(ADD, "lock:1", "ann", 0)).status, SUCCESS);
+    assert_eq!(other.ask(Packet::store(ADD, "lock:1", "bob", 0)).status, EXISTS);
+    assert_eq!(other.get("lock:1").as_deref(), Some("ann"));
+    assert_eq!(other.ask(Packet::new(DELETE, "lock:1")).status, NOT_FOUND);
+    assert_eq!(client.ask(Packet::new(DELETE, "lock:1")).status, SUCCESS);
+    assert_eq!(text(&mut classic, "lock:1"), None);
+
+    // What a kind does not have.
+    let touch = |opcode, key| Packet::new(opcode, key).with_extras(&[60]);
+    let no_cas = "a command on the key of a structure cannot name a CAS";
+    for (packet, error) in [
+        (Packet::new(APPEND, "hits:1").with_value("1"), COUNTER),
+        (Packet::store(REPLACE, "hits:1", "1", 0), COUNTER),
+        (touch(TOUCH, "hits:1"), COUNTER),
+        (touch(GAT, "hits:1"), COUNTER),
+        (touch(GATKQ, "hits:1"), COUNTER),
+        (Packet::store(SET, "rate:1", "1", 0), WINDOW),
+        (touch(GAT, "rate:1"), WINDOW),
+        (Packet::count(DECREMENT, "rate:1", 0, 0), "the window has only counts that increase"),
+        (
+            Packet::count(INCREMENT, "online:1", 0, 0),
+            "a window with unique has only the commands add KEY:VISITOR, get, delete",
+        ),
+        (Packet::store(SET, "lock:1", "ann", 0), LOCK),
+        (Packet::count(INCREMENT, "lock:1", 0, 0), LOCK),
+        (touch(TOUCH, "lock:1"), LOCK),
+        (Packet::store(SET, "hits:1", "1", 0).with_cas(5), no_cas),
+        (Packet::new(DELETE, "hits:1").with_cas(5), no_cas),
+        (Packet::new(GET, "hits: 1"), "the key of a structure must be text"),
+        (Packet::count(INCREMENT, "hits: 1", 0, 0), "the key of a structure must be text"),
+        (Packet::new(GET, "hits:1@kennel:x"), "keys that contain @kennel: are reserved"),
+        (Packet::new(DELETE, "hits:1@kennel:x"), "keys that contain @kennel: are reserved"),
+    ] {
+        let answer = client.ask(packet.clone().with_opaque(9));
+        assert_eq!((answer.status, answer.text().as_str()), (INVALID, error), "{packet:?}");
+        assert_eq!((answer.opcode, answer.opaque), (packet.opcode, 9));
+    }
+    assert_eq!(client.get("hits:1").as_deref(), Some("2"), "nothing of it was carried out");
+
+    // Of several gets, each has its own reply. The key without a value has none.
+    let keys = ["hits:1", "hits:none", "hits:1@kennel:x", "raw:none", "rate:none", "hits:2"];
+    let gets: Vec<_> = (1..).zip(keys).map(|(n, key)| Packet::new(GETKQ, key).with_opaque(n)).collect();
+    let answers = client.pipeline(&gets);
+    let shown: Vec<_> = answers.iter().map(|answer| (answer.opaque, answer.status, answer.text())).collect();
+    let value = |n, value: &str| (n, SUCCESS, value.to_owned());
+    let refused = (3, INVALID, "keys that contain @kennel: are reserved".to_owned());
+    assert_eq!(shown, [value(1, "2"), refused, value(5, "0"), value(6, "70")]);
+}
