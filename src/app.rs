@@ -15,8 +15,8 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -27,29 +27,29 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::admin::{self, Access, AdminSpec, ConfigState, CurrentAccess, Readiness};
+use crate::admin::{AdminSpec, ConfigState, Readiness, View};
 use crate::clock::{Clock, unix_ms};
-use crate::config::{Config, Loaded};
+use crate::config::Loaded;
 use crate::guard::near::Changes;
-use crate::listener::{
-    self, AdminSocket, BindError, BoundListeners, FlushAll, Inherited, ListenAddress, ListenSocket,
-    WorkerListener,
-};
+use crate::listener::{BoundListeners, FlushAll, Inherited, WorkerListener};
 use crate::log;
-use crate::metrics::{DiscoverySource, FailoverSource, Metrics, Totals, WorkerMetrics};
+use crate::metrics::{DiscoverySource, FailoverSource, Metrics, WorkerMetrics};
 use crate::open_files;
 use crate::proxy::{KeyHasher, LeaseTable, OutageTable, ServerInfo, Shared, TagCache};
 use crate::random::Random;
 use crate::takeover::{Channel, ControlSocket};
 use crate::upstream::pool::SharedPool;
 use crate::worker::{Configured, ConnectionLimit, Heartbeat, Order, Switch, Worker};
+use admin_server::{AdminServer, BoundAdmin, admin_access, bind_admin};
 use adopter::Adopter;
 use asks::Asks;
 use control_server::ControlServer;
 use in_force::{InForce, Monitors};
+use lasting::Lasting;
 use limits::{max_connections, miss_token_bytes};
 use view::{AdminView, ReloadRequest};
 
+mod admin_server;
 mod adopter;
 pub mod control;
 mod control_server;
@@ -57,6 +57,7 @@ mod errors;
 mod asks;
 mod handing_over;
 mod in_force;
+mod lasting;
 mod limits;
 pub(crate) mod plan;
 mod service;
@@ -95,32 +96,6 @@ pub struct App {
     stop: CancellationToken,
     readiness: Readiness,
     threads: Vec<JoinHandle<()>>,
-}
-
-/// What outlives a configuration.
-struct Lasting {
-    metrics: Arc<Metrics>,
-    leases: Arc<LeaseTable>,
-    outages: Arc<OutageTable>,
-    tag_cache: TagCache,
-    sidecar: u64,
-    hasher: KeyHasher,
-    clock: Clock,
-    start: Instant,
-    baseline: Arc<Mutex<Option<Totals>>>,
-    connection_limit: Arc<ConnectionLimit>,
-    /// The limit on open files.
-    open_files: Option<u64>,
-}
-
-/// A running admin server.
-struct AdminServer {
-    configured: ListenAddress,
-    access: CurrentAccess,
-    bound: SocketAddr,
-    /// For a process that takes over.
-    socket: ListenSocket,
-    stop: CancellationToken,
 }
 
 /// What a process begins with.
@@ -364,16 +339,23 @@ impl App {
     /// Shows the configuration in the metrics.
     fn show_config(&self) {
         let mut info = self.in_force.info();
-        let admin = self.admin.as_ref().and_then(|admin| admin.access.certificate());
-        let is_known = |(file, _): &(String, i64)| info.certificates.iter().any(|(known, _)| known == file);
-        let admin = admin.filter(|admin| !is_known(admin));
-        info.certificates.extend(admin);
+        if let Some(admin) = &self.admin {
+            admin.add_certificate(&mut info);
+        }
         self.lasting.metrics.show_config(info);
     }
 
     /// Whether the admin server listens at this address.
     fn has_admin(&self, spec: &AdminSpec) -> bool {
         self.admin.as_ref().is_some_and(|admin| admin.configured == spec.listen)
+    }
+
+    fn start_admin(&mut self, bound: BoundAdmin) -> io::Result<()> {
+        let Some(spec) = &self.in_force.config.admin else { return Ok(()) };
+        let shown = (Arc::clone(&self.view) as Arc<dyn View>, self.readiness.clone());
+        let (server, run) = AdminServer::new(spec.listen.clone(), bound, shown, self.stop.child_token())?;
+        self.admin = Some(server);
+        self.spawn("kennel-admin".into(), run)
     }
 
     /// What the configuration in force gives each worker.
@@ -426,30 +408,6 @@ impl App {
         listeners.into_iter().zip(metrics).map(configured).collect()
     }
 
-    fn start_admin(
-        &mut self,
-        (AdminSocket { address: bound, socket }, access): BoundAdmin,
-    ) -> io::Result<()> {
-        let Some(AdminSpec { listen: configured, .. }) = self.in_force.config.admin.clone() else {
-            return Ok(());
-        };
-        let (stop, access) = (self.stop.child_token(), CurrentAccess::new(access));
-        let for_successor = ListenSocket::Tcp(socket.try_clone()?);
-        let (of_server, stop_server) = (access.clone(), stop.clone());
-        self.admin = Some(AdminServer {
-            configured,
-            access: of_server,
-            bound,
-            socket: for_successor,
-            stop: stop_server,
-        });
-        let (view, readiness) = (Arc::clone(&self.view) as Arc<dyn admin::View>, self.readiness.clone());
-        self.spawn("kennel-admin".into(), move || {
-            let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(admin::run(socket, access, view, readiness, stop.cancelled()))
-        })
-    }
-
     fn spawn(
         &mut self,
         name: String,
@@ -485,9 +443,7 @@ impl App {
 
     /// The URL of the status page.
     pub fn admin_url(&self) -> Option<String> {
-        let admin = self.admin.as_ref()?;
-        let scheme = if admin.access.uses_tls() { "https" } else { "http" };
-        Some(format!("{scheme}://{}/", admin.bound))
+        self.admin.as_ref().map(AdminServer::url)
     }
 
     /// The metrics.
@@ -519,26 +475,4 @@ impl Drop for App {
     fn drop(&mut self) {
         self.stop.cancel();
     }
-}
-
-impl Lasting {
-    /// Takes the limits of another configuration.
-    fn take(&self, config: &Config, max_connections: usize) {
-        self.leases.set_max_bytes(miss_token_bytes(config));
-        self.outages.set_memory(config.near.memory);
-        self.connection_limit.set(max_connections);
-    }
-}
-
-/// The socket of the admin server, and who may use it.
-type BoundAdmin = (AdminSocket, Access);
-
-/// Binds the address of the admin server, and loads its files.
-fn bind_admin(spec: &AdminSpec, inherited: &mut Inherited) -> Result<BoundAdmin, BindError> {
-    let access = admin_access(spec)?;
-    Ok((listener::bind_admin(&spec.listen, inherited)?, access))
-}
-
-fn admin_access(spec: &AdminSpec) -> Result<Access, BindError> {
-    Access::new(spec).map_err(|files| BindError::Files(spec.listen.to_string(), files))
 }

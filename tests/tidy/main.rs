@@ -51,7 +51,7 @@ struct Dependency {
     tests_too: bool,
 }
 
-const DEPENDENCIES: [Dependency; 17] = [
+const DEPENDENCIES: [Dependency; 18] = [
     Dependency { what: "bincode", words: &["bincode"], files: &["src/guard/envelope.rs"], tests_too: true },
     Dependency { what: "prometheus", words: &["prometheus"], files: &["src/metrics/"], tests_too: true },
     Dependency {
