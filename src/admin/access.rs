@@ -3,7 +3,8 @@
 //! - Whoever reaches the address may look, unless it has an `auth_file`: then a request needs a user and password of it, or the token.
 //! - What shows keys can be switched off. Without an `auth_file`, it is shown on this host only, and only under an address or the name
 //!   `localhost`, so that a web page whose name has been made to point here (DNS rebinding) cannot have a browser on this host fetch it.
-//! - A change needs the token. A browser sends it for no web page.
+//! - A change needs the token, which a browser sends for no web page. Without a `token_file`, a change must come from this host, under a
+//!   name as above, and from no web page: a browser names the page in `Origin`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use hyper::header::{AUTHORIZATION, HOST, HeaderMap, WWW_AUTHENTICATE};
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN, WWW_AUTHENTICATE};
 use hyper::http::HeaderValue;
 use hyper::{Response, StatusCode};
 use tokio::time::Instant;
@@ -75,7 +76,7 @@ pub(super) enum Refused {
     Unknown,
     /// It lacks the token.
     NoToken,
-    /// There is no token, so nothing can be changed.
+    /// There is no token, and it comes from another host, under a foreign name or from a web page.
     NoTokenFile,
     /// It comes from another host.
     Remote,
@@ -173,9 +174,10 @@ impl Access {
             Needs::Keys(_) if !from.to_canonical().is_loopback() => Err(Refused::Remote),
             Needs::Keys(_) if !self.is_local_name(headers) => Err(Refused::Host),
             Needs::Keys(_) => Ok(()),
-            Needs::Change if self.token.is_none() => Err(Refused::NoTokenFile),
             Needs::Change if self.has_token(headers) => Ok(()),
-            Needs::Change => Err(Refused::NoToken),
+            Needs::Change if self.token.is_some() => Err(Refused::NoToken),
+            Needs::Change if self.is_of_this_host(headers, from) => self.may_look(headers),
+            Needs::Change => Err(Refused::NoTokenFile),
         };
         if let Err(Refused::Unknown | Refused::NoToken) = checked
             && headers.contains_key(AUTHORIZATION)
@@ -195,6 +197,11 @@ impl Access {
     fn has_token(&self, headers: &HeaderMap) -> bool {
         let given = credentials(headers, b"bearer");
         given.is_some_and(|given| self.token.as_ref().is_some_and(|token| token.accepts(given)))
+    }
+
+    /// Whether the request comes from this host, under a local name, and from no web page.
+    fn is_of_this_host(&self, headers: &HeaderMap, from: IpAddr) -> bool {
+        from.to_canonical().is_loopback() && self.is_local_name(headers) && !headers.contains_key(ORIGIN)
     }
 
     /// Whether the request names this server by an address, by `localhost` or by the configured host.
@@ -248,7 +255,7 @@ impl Refused {
             ),
             Refused::NoTokenFile => (
                 StatusCode::FORBIDDEN,
-                "nothing can be changed here without admin.token_file; SIGHUP reloads the configuration too\n",
+                "without admin.token_file, only a program on this host can change something; SIGHUP reloads the configuration too\n",
             ),
             Refused::Remote => (
                 StatusCode::FORBIDDEN,
@@ -278,6 +285,33 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+
+    #[test]
+    fn without_a_token_file_only_programs_on_this_host_change_something() {
+        let access = Access {
+            tls: None,
+            users: None,
+            token: None,
+            host: "admin.example".to_owned(),
+            explain: true,
+            logged: Mutex::default(),
+        };
+        let (here, there) = (IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from([10, 0, 0, 7]));
+        for (host, origin, from, expected) in [
+            ("127.0.0.1:9111", None, here, Ok(())),
+            ("127.0.0.1:9111", Some("http://evil.example"), here, Err(Refused::NoTokenFile)),
+            ("127.0.0.1:9111", Some("null"), here, Err(Refused::NoTokenFile)),
+            ("evil.example:9111", None, here, Err(Refused::NoTokenFile)),
+            ("10.0.0.5:9111", None, there, Err(Refused::NoTokenFile)),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, HeaderValue::from_static(host));
+            if let Some(origin) = origin {
+                headers.insert(ORIGIN, HeaderValue::from_static(origin));
+            }
+            assert_eq!(access.check(Needs::Change, &headers, from), expected, "{host} {origin:?} {from}");
+        }
+    }
 
     #[test]
     fn without_users_keys_are_shown_on_this_host_only_or_with_the_token() {

@@ -95,7 +95,8 @@ fn listeners(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
 fn admin_address(admin: &AdminSpec) -> String {
     let AdminSpec { listen, requirements: required, token_file, explain } = admin;
     let scheme = if required.tls.is_some() { "https" } else { "http" };
-    let changes = if token_file.is_some() { "POST needs a token" } else { "POST is refused" };
+    let changes =
+        if token_file.is_some() { "POST needs a token" } else { "POST by programs on this host only" };
     let explain = if *explain { "" } else { "; keys are not explained" };
     format!("Admin address: {scheme}://{listen}/{}; {changes}{explain}.", requirements(required))
 }
