@@ -344,7 +344,8 @@ fn a_server_that_is_removed_is_disconnected_and_the_others_are_not() {
     let servers = memcacheds(3);
     let all = addresses(&servers);
     let toml = |servers: &[String]| without_failover(&sidecar_toml(servers, &[guarded("all", "*", "")]));
-    let idle = connections(&servers[2])[0];
+    // The server may still count a connection that the start has closed.
+    let idle = (0..100).map(|_| connections(&servers[2])[0]).min().expect("a count");
     let kennel = Kennel::start(&toml(&all[..2]));
     let mut client = kennel.client();
     assert_eq!(client.get("a"), None);
@@ -352,13 +353,13 @@ fn a_server_that_is_removed_is_disconnected_and_the_others_are_not() {
     let used = connections(&servers[1])[0];
     reload(&kennel, &toml(&[all[0].clone(), all[2].clone()]));
     eventually("the new server is connected", || connections(&servers[2])[0] == used);
-    within(LONG, "the removed server is disconnected", || connections(&servers[1])[0] == idle);
+    within(LONG, "the removed server is disconnected", || connections(&servers[1])[0] <= idle);
     let of = |server: usize| {
         let label = format!("server={:?}", all[server]);
         kennel.metrics().sum("kennel_upstream_connections_total", &[&label])
     };
     // Two workers, each with one connection to each server.
-    assert_eq!((of(0), of(1), of(2)), (2.0, 0.0, 2.0));
+    eventually("only servers of the pool have connections", || (of(0), of(1), of(2)) == (2.0, 0.0, 2.0));
     for n in 0..20 {
         client.store(&format!("k{n}"), b"v", 600);
     }

@@ -184,6 +184,5 @@ mutants! {
     a_view_that_outlives_itself_is_caught: ViewOutlivesItself, plan_places, 200, "promise 2";
     a_tag_that_is_not_sealed_with_its_fence_is_caught: TagNotSealed, plan_places, 1000, "promise 2";
     a_lock_of_another_fence_that_counts_as_held_is_caught: LockOfAnotherFenceIsHeld, plan_places, 50, "promise 4";
-    a_copy_that_is_restored_from_a_place_that_has_ended_is_caught: RestoresFromAnEndedPlace, plan_found, 2, "promise 2";
     a_tag_first_named_with_the_value_that_counts_as_unmoved_is_caught: NamedTagIsUnmoved, calm, 100, "promise 2";
 }
