@@ -61,8 +61,8 @@ pub fn plan_places(seed: u64, mutant: Option<Mutant>) -> Plan {
 /// Seeds that have found a violation, and how many there are.
 pub const FOUND: u64 = 2;
 
-/// - A copy of a tag is restored from the other, whose place has ended meanwhile, after a bump in both places. Both are on one
-///   server, because the two others are away.
+/// - A copy of a tag was restored from the other, whose place had ended meanwhile, after a bump in both places. Both were on one
+///   server, because the two others were away. The seed takes another course since, and tests/it/failover.rs has this now.
 /// - A winner reads the tags after a bump, and the stub before it. A client that lost fills by the same CAS on another connection.
 pub fn plan_found(seed: u64, mutant: Option<Mutant>) -> Plan {
     plan_places([477_318, 367_126][(seed % FOUND) as usize], mutant)
