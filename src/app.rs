@@ -38,6 +38,7 @@ use crate::open_files;
 use crate::proxy::{KeyHasher, LeaseTable, OutageTable, ServerInfo, Shared, TagCache};
 use crate::random::Random;
 use crate::takeover::{Channel, ControlSocket};
+use crate::trace::Taps;
 use crate::upstream::pool::SharedPool;
 use crate::worker::{Configured, ConnectionLimit, Heartbeat, Order, Switch, Worker};
 use admin_server::{AdminServer, BoundAdmin, admin_access, bind_admin};
@@ -139,6 +140,7 @@ impl App {
         let mut random = Random::from_entropy();
         let start = Instant::now();
         let lasting = Lasting {
+            taps: Taps::new(workers, metrics.trace_watchers()),
             metrics: Arc::new(metrics),
             leases: Arc::new(LeaseTable::new(miss_token_bytes(config))),
             outages: Arc::new(OutageTable::new(config.near.memory)),
@@ -166,7 +168,13 @@ impl App {
             received.push(receiver);
         }
         let asks = Asks::new(orders.clone());
-        let view = AdminView::new(Arc::clone(&lasting.metrics), start, shown, to_reload, asks);
+        let view = AdminView::new(
+            (Arc::clone(&lasting.metrics), Arc::clone(&lasting.taps)),
+            start,
+            shown,
+            to_reload,
+            asks,
+        );
         let adopter = Arc::new(Adopter::new(orders.clone(), Arc::clone(&lasting.connection_limit)));
         adopter.set_listeners(in_force.listeners.numbers());
         let (to_take_over, takeovers) = mpsc::channel(1);
@@ -288,6 +296,9 @@ impl App {
         let changes = self.in_force.changes(&next);
         let former = std::mem::replace(&mut self.in_force, next);
         self.adopter.set_listeners(self.in_force.listeners.numbers());
+        if former.observed != self.in_force.observed {
+            self.lasting.taps.clear_hot();
+        }
         log::set_level(&config.log.level);
         self.lasting.take(&config, max_connections);
         self.in_force.apply_to_shared();
@@ -389,6 +400,7 @@ impl App {
             may_keep: Arc::clone(may_keep),
             near_memory: config.near.memory / workers,
             sidecar: lasting.sidecar,
+            observed: Arc::clone(&self.in_force.observed),
             hasher: lasting.hasher,
             clock: lasting.clock.clone(),
             start: lasting.start,
@@ -396,16 +408,17 @@ impl App {
             views: pools.iter().map(|running| running.views()).collect(),
             other_views: pools.iter().map(|running| running.other_views()).collect(),
         };
-        let configured = |(listeners, metrics)| Configured {
+        let configured = |(at, (listeners, metrics))| Configured {
             shared: shared.clone(),
             pools: shared_pools.iter().map(SharedPool::for_worker).collect(),
             listeners,
             idle_timeout: config.listen.idle_timeout,
             max_buffered: (config.listen.max_buffered - miss_token_bytes(config)) / workers,
             metrics,
+            tap: lasting.taps.worker(at),
             in_use: pools.iter().filter_map(|running| running.in_use()).collect(),
         };
-        listeners.into_iter().zip(metrics).map(configured).collect()
+        listeners.into_iter().zip(metrics).enumerate().map(configured).collect()
     }
 
     fn spawn(

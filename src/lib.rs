@@ -31,6 +31,8 @@ pub mod protocol;
 pub mod metrics;
 pub mod error;
 pub mod pem;
+pub mod trace;
+pub mod hot;
 
 pub mod clock;
 pub mod dns;

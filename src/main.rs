@@ -41,6 +41,8 @@ fn main() -> ExitCode {
             };
             return cli::tag::run(action, names, config.as_deref().or(arguments.config.as_deref()));
         }
+        Some(Command::Top(top)) => return cli::top::run(top, arguments.config.as_deref()),
+        Some(Command::Trace(trace)) => return cli::trace::run(trace, arguments.config.as_deref()),
         None => {}
     }
     match log::init(arguments.log_format) {

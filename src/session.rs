@@ -36,6 +36,7 @@ use crate::protocol::parse::parse;
 use crate::protocol::request::{Parsed, Refused, Request};
 use crate::proxy::connection_use::ListenerClients;
 use crate::proxy::{AccessSet, Call, Client, Current, Leaving, MovedMiss};
+use crate::trace::Peer;
 use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
 use crate::upstream::pending_replies::PendingReplies;
 use state::{MAX_OUTPUT, READ_SIZE, Session, State};
@@ -60,6 +61,8 @@ const LINGER: Duration = Duration::from_secs(1);
 pub struct NewClient {
     /// Its connection.
     pub owner: Owner,
+    /// Where it is connected from.
+    pub peer: Peer,
     /// How the clients of its listener use their connections.
     pub listener: Arc<ListenerClients>,
     /// The protocol that it has begun to speak. `None`: its first byte decides.
@@ -105,8 +108,8 @@ pub async fn serve<S: ClientStream>(
     queue_pool: &QueuePool<PendingCall>,
     drain: &CancellationToken,
 ) -> End {
-    let NewClient { owner, listener, protocol, sasl, misses } = client;
-    let client = Client::new(owner, PendingReplies::for_client(budget, owner.connection), listener);
+    let NewClient { owner, peer, listener, protocol, sasl, misses } = client;
+    let client = Client::new((owner, peer), PendingReplies::for_client(budget, owner.connection), listener);
     client.add_misses(&misses, &current.proxy());
     let mut session = Session::new(socket, client, current, Rc::clone(budget), queue_pool, drain);
     if let Some(protocol) = protocol {
@@ -173,6 +176,9 @@ impl<S: ClientStream> Session<'_, S> {
             }
             let output_full = self.output.len() >= MAX_OUTPUT;
             let written = self.poll_write(cx);
+            if !self.output.is_empty() || self.unread_since.is_some() {
+                self.note_unread();
+            }
             // Writing may have made room for replies or requests that had to wait.
             let made_room = written && (output_full || self.at_limit || !self.socket_empty);
             match self.state {

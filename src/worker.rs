@@ -21,6 +21,7 @@ use crate::listener::WorkerListener;
 use crate::metrics::WorkerMetrics;
 use crate::proxy::{Current, Leaving, Proxy, Shared};
 use crate::random::Random;
+use crate::trace::Tap;
 use crate::upstream::memory_budget::MemoryBudget;
 use crate::upstream::pool::{Pool, UnconnectedPool};
 use clients::ClientAcceptor;
@@ -40,7 +41,7 @@ pub use heartbeat::Heartbeat;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(4);
 /// How often a former pipeline is looked at until no request uses it.
 const RETIRE_INTERVAL: Duration = Duration::from_millis(50);
-/// The interval at which unused buffers are freed.
+/// The interval at which unused buffers are freed, and suppressed log lines counted.
 const FREE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a configuration gives one worker.
@@ -57,6 +58,8 @@ pub struct Configured {
     pub max_buffered: usize,
     /// The metrics of this worker.
     pub metrics: Arc<WorkerMetrics>,
+    /// What this worker shows of its requests.
+    pub tap: Arc<Tap>,
     /// What the pools need for as long as they are used.
     pub in_use: Vec<Arc<DropGuard>>,
 }
@@ -112,10 +115,10 @@ impl Worker {
         let Worker { configured, mut orders, heartbeat, connection_limit, open, stop } = self;
         let budget = MemoryBudget::new(configured.max_buffered, Arc::clone(&configured.metrics));
         let connections = Rc::new(Connections::default());
-        let Configured { shared, pools, listeners, idle_timeout, metrics, mut in_use, .. } = configured;
-        let proxy = pipeline(shared, pools, &metrics, &connections);
+        let Configured { shared, pools, listeners, idle_timeout, metrics, tap, mut in_use, .. } = configured;
+        let proxy = pipeline(shared, pools, (&metrics, tap), &connections);
         let current = Rc::new(Current::new(Rc::clone(&proxy)));
-        spawn_local(free_unused(Rc::clone(&budget)));
+        spawn_local(tidy_up(Rc::clone(&budget), Rc::clone(&current)));
         if let Some(heartbeat) = heartbeat {
             spawn_local(heartbeat.run());
         }
@@ -143,10 +146,18 @@ impl Worker {
                     continue;
                 }
             };
-            let Configured { shared, pools, listeners, idle_timeout, max_buffered, metrics, in_use: next } =
-                to;
+            let Configured {
+                shared,
+                pools,
+                listeners,
+                idle_timeout,
+                max_buffered,
+                metrics,
+                tap,
+                in_use: next,
+            } = to;
             let ClientAcceptor { current, budget, .. } = &*acceptor;
-            let proxy = pipeline(shared, pools, &metrics, &connections);
+            let proxy = pipeline(shared, pools, (&metrics, tap), &connections);
             let former = current.replace(Rc::clone(&proxy));
             renewing.abort();
             renewing = spawn_local(proxy.renew_leases());
@@ -178,7 +189,7 @@ impl Worker {
 fn pipeline(
     shared: Shared,
     pools: Vec<UnconnectedPool>,
-    metrics: &Arc<WorkerMetrics>,
+    (metrics, tap): (&Arc<WorkerMetrics>, Arc<Tap>),
     connections: &Connections,
 ) -> Rc<Proxy> {
     let mut first = 0;
@@ -190,7 +201,7 @@ fn pipeline(
         })
     };
     let pools = pools.into_iter().map(pool).collect();
-    Rc::new(Proxy::new(shared, pools, Random::from_entropy(), Arc::clone(metrics)))
+    Rc::new(Proxy::new(shared, pools, Random::from_entropy(), Arc::clone(metrics), tap))
 }
 
 /// Waits until no request uses a former pipeline, which keeps the pools in use meanwhile. Leases that were won under it go on.
@@ -211,11 +222,12 @@ async fn retire(
     connections.close_unused();
 }
 
-/// Frees buffers that have not been used recently.
-async fn free_unused(budget: Rc<MemoryBudget>) {
+/// Frees buffers that have not been used recently, and logs what the log of slow requests has suppressed.
+async fn tidy_up(budget: Rc<MemoryBudget>, current: Rc<Current>) {
     loop {
         sleep(FREE_INTERVAL).await;
         budget.free_unused();
+        current.proxy().log_suppressed();
     }
 }
 

@@ -40,12 +40,21 @@ pub struct AdminSpec {
     pub token_file: Option<PathBuf>,
     /// Whether keys are explained.
     pub explain: bool,
+    /// Whether what happens to keys is shown.
+    pub trace: bool,
+    /// Whether the hottest keys are shown.
+    pub hot: bool,
 }
 
 impl AdminSpec {
     /// The files that it names.
     pub fn files(&self) -> Vec<PathBuf> {
         self.requirements.files().into_iter().chain(self.token_file.clone()).collect()
+    }
+
+    fn shown(&self) -> Vec<Feature> {
+        let all = [(Feature::Explain, self.explain), (Feature::Trace, self.trace), (Feature::Hot, self.hot)];
+        all.into_iter().filter(|(_, on)| *on).map(|(feature, _)| feature).collect()
     }
 }
 
@@ -67,6 +76,10 @@ pub(super) enum Needs {
 pub(super) enum Feature {
     /// `/explain`
     Explain,
+    /// `/trace`
+    Trace,
+    /// `/hot`
+    Hot,
 }
 
 /// Why a request is refused.
@@ -93,7 +106,7 @@ pub struct Access {
     users: Option<Users>,
     token: Option<Token>,
     host: String,
-    explain: bool,
+    shown: Vec<Feature>,
     logged: Mutex<Option<Instant>>,
 }
 
@@ -149,8 +162,8 @@ impl Access {
         let token = token.map(|path| Token::read(path).map_err(bad("token_file", path))).transpose();
         match (tls, users, token) {
             (Ok(tls), Ok(users), Ok(token)) => {
-                let (host, explain) = (spec.listen.host.to_ascii_lowercase(), spec.explain);
-                Ok(Access { tls, users, token, host, explain, logged: Mutex::default() })
+                let (host, shown) = (spec.listen.host.to_ascii_lowercase(), spec.shown());
+                Ok(Access { tls, users, token, host, shown, logged: Mutex::default() })
             }
             (tls, users, token) => {
                 Err([tls.err(), users.err(), token.err()].into_iter().flatten().flatten().collect())
@@ -169,7 +182,7 @@ impl Access {
         let checked = match needs {
             Needs::Nothing => Ok(()),
             Needs::Look => self.may_look(headers),
-            Needs::Keys(Feature::Explain) if !self.explain => Err(Refused::Off(Feature::Explain)),
+            Needs::Keys(feature) if !self.shown.contains(&feature) => Err(Refused::Off(feature)),
             Needs::Keys(_) if self.users.is_some() || self.has_token(headers) => self.may_look(headers),
             Needs::Keys(_) if !from.to_canonical().is_loopback() => Err(Refused::Remote),
             Needs::Keys(_) if !self.is_local_name(headers) => Err(Refused::Host),
@@ -266,6 +279,8 @@ impl Refused {
                 "without admin.auth_file, keys are shown only under an IP address, localhost or the host of admin.listen\n",
             ),
             Refused::Off(Feature::Explain) => (StatusCode::NOT_FOUND, "switched off by admin.explain\n"),
+            Refused::Off(Feature::Trace) => (StatusCode::NOT_FOUND, "switched off by admin.trace\n"),
+            Refused::Off(Feature::Hot) => (StatusCode::NOT_FOUND, "switched off by admin.hot\n"),
         };
         let mut reply = reply(status, TEXT, why);
         let challenge = match self {
@@ -293,7 +308,7 @@ mod tests {
             users: None,
             token: None,
             host: "admin.example".to_owned(),
-            explain: true,
+            shown: vec![Feature::Explain],
             logged: Mutex::default(),
         };
         let (here, there) = (IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from([10, 0, 0, 7]));
@@ -320,7 +335,7 @@ mod tests {
             users: None,
             token: Some(Token::parse(b"0123456789abcdef").unwrap()),
             host: "admin.example".to_owned(),
-            explain: true,
+            shown: vec![Feature::Explain],
             logged: Mutex::default(),
         };
         let (here, there) = (IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from([10, 0, 0, 7]));
@@ -331,6 +346,10 @@ mod tests {
             headers.insert(AUTHORIZATION, HeaderValue::from_static(authorization));
             headers
         };
+        for off in [Feature::Trace, Feature::Hot] {
+            let token = headers("127.0.0.1:9111", "Bearer 0123456789abcdef");
+            assert_eq!(access.check(Needs::Keys(off), &token, here), Err(Refused::Off(off)));
+        }
         let keys = Needs::Keys(Feature::Explain);
         for (host, authorization, from, expected) in [
             ("127.0.0.1:9111", "", here, Ok(())),

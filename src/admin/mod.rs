@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! GET /         a status page
+//! GET /trace    what happens to keys, event by event
+//! GET /hot      the hottest keys
 //! GET /metrics  Prometheus's text format
 //! GET /healthz  200 while the process can reply
 //! GET /readyz   200 and a list of problems if clients are accepted; otherwise 503 and the state
@@ -10,21 +12,26 @@
 //! ```
 //!
 //! `server` accepts connections and limits them; `access` decides who may ask for what; `routes` has the reply to each path. They read
-//! the `view`, which the application implements, and the `readiness`.
+//! the `view`, which the application implements, and the `readiness`. `query` parses what a route is asked, `shown` writes keys in JSON,
+//! and `activity` shows which connections are in use.
 
 mod access;
+mod activity;
 mod query;
 mod readiness;
 mod replies;
 mod routes;
 mod server;
+mod shown;
 mod view;
 
 pub use access::{Access, AdminSpec, CurrentAccess};
 pub use readiness::Readiness;
 pub(crate) use server::MAX_OPEN;
 pub use server::run;
-pub use view::{ConfigState, KeysAt, NotExplained, Overview, Placements, PoolRow, RuleRow, ServerRow, View};
+pub use view::{
+    ConfigState, HotQuery, KeysAt, NotExplained, Overview, Placements, PoolRow, RuleRow, ServerRow, View,
+};
 
 #[cfg(test)]
 mod tests;

@@ -5,10 +5,12 @@
 
 mod explain;
 mod healthz;
+mod hot;
 mod metrics;
 mod page;
 mod readyz;
 mod reload;
+mod trace;
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -20,13 +22,22 @@ use hyper::http::HeaderValue;
 use hyper::{Method, Response, StatusCode};
 
 use super::access::{Access, Needs};
+use super::activity::Activity;
 use super::readiness::Readiness;
 use super::replies::{Body, TEXT, reply};
 use super::view::View;
 
 /// All of them.
-const ROUTES: &[Route] =
-    &[page::ROUTE, metrics::ROUTE, healthz::ROUTE, readyz::ROUTE, explain::ROUTE, reload::ROUTE];
+const ROUTES: &[Route] = &[
+    page::ROUTE,
+    metrics::ROUTE,
+    healthz::ROUTE,
+    readyz::ROUTE,
+    explain::ROUTE,
+    hot::ROUTE,
+    trace::ROUTE,
+    reload::ROUTE,
+];
 
 /// One path.
 struct Route {
@@ -41,6 +52,8 @@ struct Route {
 enum Verb {
     /// GET and HEAD.
     Get,
+    /// GET: a stream that ends with the connection.
+    Stream,
     /// POST.
     Post,
 }
@@ -58,6 +71,7 @@ struct Asked {
     is_known: bool,
     view: Arc<dyn View>,
     readiness: Readiness,
+    activity: Activity,
 }
 
 /// Replies to one request.
@@ -68,9 +82,10 @@ pub(super) async fn reply_to(
     access: &Access,
     view: &Arc<dyn View>,
     readiness: &Readiness,
+    activity: &Activity,
 ) -> Response<Body> {
     let Some(route) = ROUTES.iter().find(|route| route.path == path) else {
-        let gets = ROUTES.iter().filter(|route| route.verb == Verb::Get).map(|route| route.path);
+        let gets = ROUTES.iter().filter(|route| route.verb != Verb::Post).map(|route| route.path);
         let gets = gets.collect::<Vec<_>>().join(", ");
         return reply(StatusCode::NOT_FOUND, TEXT, format!("not found: try {gets}, or POST /reload\n"));
     };
@@ -94,6 +109,7 @@ pub(super) async fn reply_to(
         is_known: access.check(Needs::Look, headers, from).is_ok(),
         view: Arc::clone(view),
         readiness: readiness.clone(),
+        activity: activity.clone(),
     };
     (route.reply)(asked).await
 }
@@ -102,6 +118,7 @@ impl Verb {
     fn methods(self) -> &'static [Method] {
         match self {
             Verb::Get => &[Method::GET, Method::HEAD],
+            Verb::Stream => &[Method::GET],
             Verb::Post => &[Method::POST],
         }
     }

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Request;
@@ -16,11 +16,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::access::CurrentAccess;
+use super::activity::Activity;
 use super::readiness::Readiness;
 use super::routes::reply_to;
 use super::view::View;
@@ -39,8 +40,11 @@ pub(super) struct Limits {
     /// The time from the end of a request, or from the start of the connection, to the end of the next request's header. It
     /// includes idle time, so it is the keep-alive limit too: a client that scrapes every 15 s connects each time.
     pub(super) header: Duration,
-    /// The longest duration of a connection, so that a client that does not read its replies is disconnected eventually.
+    /// The longest duration of a connection, so that a client that does not read its replies is disconnected eventually. One that
+    /// reads a stream lasts longer.
     pub(super) connection: Duration,
+    /// The longest time in which a client reads nothing of a stream.
+    pub(super) stream: Duration,
     /// The time from a graceful shutdown of a connection to closing it.
     pub(super) grace: Duration,
 }
@@ -49,6 +53,7 @@ pub(super) const LIMITS: Limits = Limits {
     connections: 64,
     header: Duration::from_secs(5),
     connection: Duration::from_secs(600),
+    stream: Duration::from_secs(60),
     grace: Duration::from_secs(1),
 };
 
@@ -97,21 +102,21 @@ pub(super) async fn serve(
             Ok((socket, from)) => {
                 open.retain(|open| !open.task.is_finished());
                 if open.len() >= limits.connections
-                    && let Some(oldest) = open.iter().min_by_key(|open| open.last.get())
+                    && let Some(oldest) = least_recent(&open)
                 {
                     oldest.task.abort();
                     // Wait until its socket is closed.
                     connections.join_next().await;
                 }
-                let last = LastRequest::now();
+                let activity = Activity::now();
                 let connection = accepted_connection(
                     (socket, from.ip()),
                     served.clone(),
-                    last.clone(),
+                    activity.clone(),
                     stop.clone(),
                     limits,
                 );
-                open.push(Open { task: connections.spawn(connection), last });
+                open.push(Open { task: connections.spawn(connection), activity });
             }
             Err(error) => {
                 if logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
@@ -133,24 +138,26 @@ pub(super) async fn serve(
 /// An open connection.
 struct Open {
     task: AbortHandle,
-    last: LastRequest,
+    activity: Activity,
 }
 
-/// When a connection received its last request, or was accepted.
-#[derive(Debug, Clone)]
-struct LastRequest(Arc<Mutex<Instant>>);
+/// The connection to close for the next one. Streams are few, and are kept.
+fn least_recent(open: &[Open]) -> Option<&Open> {
+    open.iter().min_by_key(|open| (open.activity.is_stream(), open.activity.last()))
+}
 
-impl LastRequest {
-    fn now() -> LastRequest {
-        LastRequest(Arc::new(Mutex::new(Instant::now())))
-    }
-
-    fn get(&self) -> Instant {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn update(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+/// Returns when a connection has lasted too long, or its client does not read its stream.
+async fn too_long(began: Instant, activity: &Activity, limits: &Limits) {
+    let mut end = began + limits.connection.min(limits.stream);
+    loop {
+        sleep_until(end).await;
+        end = match activity.is_stream() {
+            true => activity.last() + limits.stream,
+            false => began + limits.connection,
+        };
+        if end <= Instant::now() {
+            return;
+        }
     }
 }
 
@@ -158,14 +165,16 @@ impl LastRequest {
 async fn accepted_connection(
     (socket, from): (TcpStream, IpAddr),
     served: Served,
-    last: LastRequest,
+    activity: Activity,
     stop: CancellationToken,
     limits: Limits,
 ) {
     let access = served.access.get();
-    let Some(tls) = &access.tls else { return connection((socket, from), served, last, stop, limits).await };
+    let Some(tls) = &access.tls else {
+        return connection((socket, from), served, activity, stop, limits).await;
+    };
     match timeout(limits.header, tls.accept(socket)).await {
-        Ok(Ok(stream)) => connection((stream, from), served, last, stop, limits).await,
+        Ok(Ok(stream)) => connection((stream, from), served, activity, stop, limits).await,
         Ok(Err(error)) => debug!(%error, "TLS handshake of an admin connection failed"),
         Err(_) => debug!("TLS handshake of an admin connection timed out"),
     }
@@ -174,19 +183,21 @@ async fn accepted_connection(
 async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     (socket, from): (S, IpAddr),
     served: Served,
-    last: LastRequest,
+    activity: Activity,
     stop: CancellationToken,
     limits: Limits,
 ) {
+    let (began, used) = (Instant::now(), activity.clone());
     let service = service_fn(move |request: Request<Incoming>| {
-        last.update();
-        let Served { access, view, readiness } = served.clone();
+        activity.update();
+        let (Served { access, view, readiness }, activity) = (served.clone(), activity.clone());
         async move {
             let (uri, access) = (request.uri(), access.get());
             let target = (uri.path(), uri.query().unwrap_or_default());
-            let reply =
-                reply_to(request.method(), target, (request.headers(), from), &access, &view, &readiness);
-            Ok::<_, Infallible>(reply.await)
+            let from = (request.headers(), from);
+            Ok::<_, Infallible>(
+                reply_to(request.method(), target, from, &access, &view, &readiness, &activity).await,
+            )
         }
     });
     let mut connection = pin!(
@@ -199,7 +210,7 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let ended = tokio::select! {
         ended = &mut connection => Some(ended),
         () = stop.cancelled() => None,
-        () = sleep(limits.connection) => None,
+        () = too_long(began, &used, &limits) => None,
     };
     let ended = match ended {
         Some(ended) => Ok(ended),

@@ -12,12 +12,20 @@ use tokio::time::timeout;
 use super::access::{Access, AdminSpec, CurrentAccess};
 use super::readiness::Readiness;
 use super::server::{LIMITS, Limits, Served, serve};
-use super::view::{ConfigState, NotExplained, Overview, RuleRow, View};
+use super::view::{ConfigState, HotQuery, NotExplained, Overview, RuleRow, View};
 use crate::handshake::Requirements;
+use crate::hot::HotReport;
 use crate::listener::ListenAddress;
 use crate::proxy::Explanation;
+use crate::trace::{Filter, Taps, Watcher};
 
-struct Fixed;
+struct Fixed(Arc<Taps>);
+
+impl Fixed {
+    fn new() -> Fixed {
+        Fixed(Taps::new(1, Arc::default()))
+    }
+}
 
 impl View for Fixed {
     fn metrics(&self) -> String {
@@ -43,6 +51,14 @@ impl View for Fixed {
         Box::pin(async { Err(NotExplained::Busy) })
     }
 
+    fn watch(&self, filter: Filter) -> Option<Watcher> {
+        self.0.watch(filter)
+    }
+
+    fn hot(&self, _: &HotQuery) -> (HotReport, Vec<Arc<str>>) {
+        (HotReport::default(), Vec::new())
+    }
+
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {
         Box::pin(async { Err("k.toml: line 3: wrong\n".to_owned()) })
     }
@@ -62,6 +78,8 @@ fn open_to_all() -> AdminSpec {
         requirements: Requirements::default(),
         token_file: None,
         explain: true,
+        trace: true,
+        hot: true,
     }
 }
 
@@ -76,7 +94,7 @@ async fn start_with(limits: Limits, spec: &AdminSpec) -> Server {
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async { drop(stopped.await) };
     let access = CurrentAccess::new(Access::new(spec).unwrap());
-    let served = Served { access, view: Arc::new(Fixed), readiness: readiness.clone() };
+    let served = Served { access, view: Arc::new(Fixed::new()), readiness: readiness.clone() };
     let done = tokio::spawn(serve(listener, served, shutdown, limits));
     Server { address, readiness, stop, done }
 }
@@ -111,7 +129,7 @@ async fn metrics_are_returned_in_the_text_format() {
     let reply = get(&server, "GET", "/metrics?x=1").await;
     assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
     assert!(reply.contains("content-type: text/plain; version=0.0.4\r\n"), "{reply}");
-    assert_eq!(body(&reply), Fixed.metrics());
+    assert_eq!(body(&reply), Fixed::new().metrics());
 }
 
 #[tokio::test]
@@ -271,4 +289,39 @@ async fn shutdown_closes_idle_connections_at_once_and_stops_listening() {
     timeout(Duration::from_secs(5), server.done).await.expect("the server stops").unwrap();
     assert!(read_to_close(&mut idle).await.ends_with("ok"));
     assert!(TcpStream::connect(server.address).await.is_err());
+}
+
+/// Connects, asks for a stream, and returns once it has begun.
+async fn stream(server: &Server) -> TcpStream {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(b"GET /trace HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let mut reply = Vec::new();
+    while !reply.ends_with(b"event: start\ndata: {}\n\n\r\n") {
+        assert!(stream.read_buf(&mut reply).await.unwrap() > 0, "{}", String::from_utf8_lossy(&reply));
+    }
+    let reply = String::from_utf8_lossy(&reply);
+    assert!(reply.contains("content-type: text/event-stream\r\n"), "{reply}");
+    stream
+}
+
+#[tokio::test]
+async fn a_stream_is_not_closed_to_make_room_nor_at_the_longest_duration_while_it_is_read() {
+    let connection = Duration::from_millis(100);
+    let server = start(Limits { connections: 2, connection, ..LIMITS }).await;
+    let mut first = stream(&server).await;
+    for _ in 0..5 {
+        let reply = timeout(Duration::from_secs(2), get(&server, "GET", "/healthz"));
+        assert!(reply.await.expect("at once").starts_with("HTTP/1.1 200 "));
+    }
+    let longer = timeout(connection * 4, read_to_close(&mut first));
+    assert!(longer.await.is_err(), "the stream was closed");
+}
+
+#[tokio::test]
+async fn a_stream_that_is_not_read_is_closed() {
+    let limit = Duration::from_millis(200);
+    let server = start(Limits { connection: limit, stream: limit, ..LIMITS }).await;
+    let mut stalled = stream(&server).await;
+    // Nothing is to be sent within this time, as if the socket accepted nothing.
+    read_to_close(&mut stalled).await;
 }

@@ -2,10 +2,13 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::hot::{HotReport, Measure};
 use crate::metrics::DiscoveredPool;
 use crate::proxy::Explanation;
+use crate::trace::{Filter, Glob, Watcher};
 
 /// The source of the admin server's replies. Each method is called for every request, on the thread that serves it, and must not
 /// block.
@@ -21,6 +24,10 @@ pub trait View: Send + Sync + 'static {
         &self,
         key: Vec<u8>,
     ) -> Pin<Box<dyn Future<Output = Result<Explanation, NotExplained>> + Send>>;
+    /// Begins to watch what happens to keys. `None`: too many watch already.
+    fn watch(&self, filter: Filter) -> Option<Watcher>;
+    /// The hottest keys, and the names of the rules.
+    fn hot(&self, wanted: &HotQuery) -> (HotReport, Vec<Arc<str>>);
     /// Reads the configuration again and takes it. Returns what has changed, or why nothing has, as lines of text.
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
 }
@@ -34,6 +41,19 @@ pub enum NotExplained {
     TimedOut,
     /// The sidecar does not serve clients yet, or no longer.
     NotServing,
+}
+
+/// Which hot keys are wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HotQuery {
+    /// The hottest by this.
+    pub by: Measure,
+    /// Only of the rule with this name.
+    pub rule: Option<String>,
+    /// Only those whose shown key matches.
+    pub key: Option<Glob>,
+    /// So many at most.
+    pub limit: usize,
 }
 
 /// The configuration in force, and the last attempt to read another one.

@@ -9,6 +9,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::warn;
 
 use super::errors::StartError;
+use super::plan;
 use super::view::Shown;
 use crate::admin::ConfigState;
 use crate::clock::{Clock, unix_ms};
@@ -17,6 +18,7 @@ use crate::failover::Views;
 use crate::listener::{self, BoundListeners};
 use crate::metrics::ConfigInfo;
 use crate::monitor::{Monitor, Published, Status};
+use crate::proxy::ObserverSettings;
 use crate::random::Random;
 use crate::upstream::pool::SharedPool;
 use crate::upstream::{PoolSpec, Security};
@@ -38,6 +40,8 @@ pub(super) struct InForce {
     pub(super) pools: Vec<RunningPool>,
     pub(super) listeners: BoundListeners,
     pub(super) status: Arc<Status>,
+    /// What is shown of requests.
+    pub(super) observed: Arc<ObserverSettings>,
 }
 
 /// A pool.
@@ -120,7 +124,8 @@ impl InForce {
         let published: Vec<_> = pools.iter().map(published).collect();
         let servers = config.pools.iter().map(|spec| spec.all_servers().count());
         let status = Status::new(monitors.start, servers.zip(published.iter().map(Option::as_ref)));
-        Ok(InForce { config: Arc::new(config), key_values, pools, listeners, status: Arc::new(status) })
+        let (observed, status) = (Arc::new(plan::observed(&config)), Arc::new(status));
+        Ok(InForce { config: Arc::new(config), key_values, pools, listeners, status, observed })
     }
 
     /// The hash of its settings.
@@ -172,8 +177,8 @@ impl InForce {
     pub(super) fn shown(&self, state: ConfigState) -> Shown {
         let pools = self.pools.iter().map(|running| Arc::clone(&running.pool)).collect();
         let (config, status) = (Arc::clone(&self.config), Arc::clone(&self.status));
-        let state = ConfigState { hash: self.hash(), ..state };
-        Shown { config, pools, status, state }
+        let (state, observed) = (ConfigState { hash: self.hash(), ..state }, Arc::clone(&self.observed));
+        Shown { config, pools, status, state, observed }
     }
 }
 

@@ -9,11 +9,13 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::metrics::{Metrics, Totals};
 use crate::proxy::{KeyHasher, LeaseTable, OutageTable, TagCache};
+use crate::trace::Taps;
 use crate::worker::ConnectionLimit;
 
 /// What outlives a configuration.
 pub(super) struct Lasting {
     pub(super) metrics: Arc<Metrics>,
+    pub(super) taps: Arc<Taps>,
     pub(super) leases: Arc<LeaseTable>,
     pub(super) outages: Arc<OutageTable>,
     pub(super) tag_cache: TagCache,

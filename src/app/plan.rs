@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::config::{Config, RuleKind};
 use crate::guard::Policy;
 use crate::metrics::ServerName;
-use crate::proxy::{GuardPlan, Plan, RulePlan, StructurePlan};
+use crate::proxy::{GuardPlan, ObserverSettings, Plan, RulePlan, StructurePlan};
 use crate::rule::Rules;
 use crate::upstream::pool::SharedPool;
 use crate::upstream::server::Server;
@@ -65,6 +65,16 @@ fn hash(of: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
     hasher.finish()
+}
+
+/// What is shown of requests.
+pub(super) fn observed(config: &Config) -> ObserverSettings {
+    ObserverSettings {
+        rules: config.rules.iter().map(|rule| rule.name.as_str().into()).collect(),
+        pools: config.pools.iter().map(|pool| pool.name.as_str().into()).collect(),
+        slow: config.log.slow,
+        keys: config.log.keys,
+    }
 }
 
 /// The names of the rules, as metrics show them.

@@ -10,13 +10,15 @@ use tokio::time::Instant;
 
 use super::asks::Asks;
 use crate::admin::{
-    self, ConfigState, KeysAt, NotExplained, Overview, Placements, PoolRow, RuleRow, ServerRow,
+    self, ConfigState, HotQuery, KeysAt, NotExplained, Overview, Placements, PoolRow, RuleRow, ServerRow,
 };
 use crate::config::Config;
 use crate::failover::View;
+use crate::hot::HotReport;
 use crate::metrics::{DiscoveredEntry, Metrics};
 use crate::monitor::Status;
-use crate::proxy::Explanation;
+use crate::proxy::{Explanation, ObserverSettings};
+use crate::trace::{Filter, Taps, Watcher};
 use crate::upstream::pool::SharedPool;
 use crate::upstream::server::Server;
 
@@ -26,6 +28,7 @@ pub(super) type ReloadRequest = oneshot::Sender<Result<String, String>>;
 /// What the admin server shows.
 pub(super) struct AdminView {
     metrics: Arc<Metrics>,
+    taps: Arc<Taps>,
     start: Instant,
     shown: RwLock<Shown>,
     reloads: mpsc::Sender<ReloadRequest>,
@@ -39,18 +42,20 @@ pub(super) struct Shown {
     pub(super) status: Arc<Status>,
     /// The reading of the configuration.
     pub(super) state: ConfigState,
+    /// What is shown of requests.
+    pub(super) observed: Arc<ObserverSettings>,
 }
 
 impl AdminView {
     /// Shows this, and passes requests to reload on.
     pub(super) fn new(
-        metrics: Arc<Metrics>,
+        (metrics, taps): (Arc<Metrics>, Arc<Taps>),
         start: Instant,
         shown: Shown,
         reloads: mpsc::Sender<ReloadRequest>,
         asks: Asks,
     ) -> AdminView {
-        AdminView { metrics, start, shown: RwLock::new(shown), reloads, asks }
+        AdminView { metrics, taps, start, shown: RwLock::new(shown), reloads, asks }
     }
 
     /// Shows another configuration.
@@ -158,6 +163,21 @@ impl admin::View for AdminView {
         key: Vec<u8>,
     ) -> Pin<Box<dyn Future<Output = Result<Explanation, NotExplained>> + Send>> {
         Box::pin(self.asks.explain(key))
+    }
+
+    fn watch(&self, filter: Filter) -> Option<Watcher> {
+        self.taps.watch(filter)
+    }
+
+    fn hot(&self, wanted: &HotQuery) -> (HotReport, Vec<Arc<str>>) {
+        let rules = self.shown().observed.rules.clone();
+        let name = |rule: usize| rules.get(rule).map_or("none", |rule| rule);
+        let is_wanted = |rule: usize| wanted.rule.as_deref().is_none_or(|wanted| wanted == name(rule));
+        let matches = |key: &[u8]| wanted.key.as_ref().is_none_or(|glob| glob.matches(key));
+        let mut workers = self.taps.hot();
+        let report =
+            HotReport::new(&mut workers, Instant::now(), wanted.by, is_wanted, matches, wanted.limit);
+        (report, rules)
     }
 
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {

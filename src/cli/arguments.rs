@@ -1,10 +1,11 @@
 //! The arguments of the command line. Man pages and shell completions are generated from them too.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
+use super::admin_client::AdminClient;
 use crate::log;
 
 /// The version of the package, and the commit that it was built from.
@@ -99,6 +100,89 @@ pub enum Command {
         #[command(subcommand)]
         command: TagCommand,
     },
+    /// Show the hottest keys of a running sidecar, live in a terminal. Keys: r, b, m, t sort; / filters; q quits.
+    Top(TopArguments),
+    /// Show what happens to keys in a running sidecar, as it happens.
+    Trace(TraceArguments),
+}
+
+/// Which sidecar a command asks.
+#[derive(Args)]
+pub struct Sidecar {
+    /// Configuration file of the sidecar (TOML), for admin.listen. KENNEL_… variables override it.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Admin address of the sidecar, instead of that of its configuration.
+    #[arg(long, value_name = "ADDR")]
+    pub admin: Option<String>,
+}
+
+impl Sidecar {
+    /// The way to ask it, with the TLS and the credentials of its configuration. `global`: the configuration file before the command.
+    pub(super) fn client(&self, global: Option<&Path>) -> Result<AdminClient, String> {
+        AdminClient::new(self.config.as_deref().or(global), self.admin.as_deref())
+    }
+}
+
+/// The arguments of `kennel top`.
+#[derive(Args)]
+pub struct TopArguments {
+    /// The sidecar.
+    #[command(flatten)]
+    pub sidecar: Sidecar,
+    /// Sort by this: requests, bytes, misses or rebuild.
+    #[arg(long, value_name = "MEASURE", default_value = "requests")]
+    pub by: String,
+    /// Only keys of the rule with this name.
+    #[arg(long, value_name = "RULE")]
+    pub rule: Option<String>,
+    /// Only keys that match, with * and ?.
+    #[arg(long, value_name = "GLOB")]
+    pub key: Option<OsString>,
+    /// Print the table once. This is the default if stdout is no terminal.
+    #[arg(long)]
+    pub once: bool,
+    /// Print the sidecar's JSON once.
+    #[arg(long)]
+    pub json: bool,
+    /// The most keys.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub limit: usize,
+}
+
+/// The arguments of `kennel trace`.
+#[derive(Args)]
+pub struct TraceArguments {
+    /// The sidecar.
+    #[command(flatten)]
+    pub sidecar: Sidecar,
+    /// Only keys that match, with * and ?.
+    #[arg(long, value_name = "GLOB")]
+    pub key: Option<OsString>,
+    /// Only keys of these rules, separated by commas.
+    #[arg(long, value_name = "RULE")]
+    pub rule: Option<OsString>,
+    /// Only what goes to these servers: names or addresses as in the configuration, or pool/name, separated by commas.
+    #[arg(long, value_name = "SERVER")]
+    pub server: Option<OsString>,
+    /// Only these outcomes, separated by commas, with * and ?: hit, stale, 'miss*', …
+    #[arg(long, value_name = "OUTCOME")]
+    pub outcome: Option<OsString>,
+    /// Only what takes at least this long: 250us, 10ms, 1s.
+    #[arg(long, value_name = "DURATION")]
+    pub slower: Option<OsString>,
+    /// Only a random part of what matches: 1/100.
+    #[arg(long, value_name = "FRACTION")]
+    pub sample: Option<OsString>,
+    /// One line for each key, with a letter for each event.
+    #[arg(long, conflicts_with = "json")]
+    pub letters: bool,
+    /// One JSON object for each event.
+    #[arg(long)]
+    pub json: bool,
+    /// End after this time: 10s. Without it, on Ctrl-C.
+    #[arg(long = "for", value_name = "DURATION")]
+    pub duration: Option<String>,
 }
 
 /// The commands of `kennel tag`.

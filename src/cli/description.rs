@@ -93,12 +93,17 @@ fn listeners(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
 }
 
 fn admin_address(admin: &AdminSpec) -> String {
-    let AdminSpec { listen, requirements: required, token_file, explain } = admin;
+    let AdminSpec { listen, requirements: required, token_file, explain, trace, hot } = admin;
     let scheme = if required.tls.is_some() { "https" } else { "http" };
     let changes =
         if token_file.is_some() { "POST needs a token" } else { "POST by programs on this host only" };
-    let explain = if *explain { "" } else { "; keys are not explained" };
-    format!("Admin address: {scheme}://{listen}/{}; {changes}{explain}.", requirements(required))
+    let switches = [
+        (explain, "; keys are not explained"),
+        (trace, "; requests are not traced"),
+        (hot, "; hot keys are not shown"),
+    ];
+    let off: String = switches.into_iter().filter(|(on, _)| !**on).map(|(_, off)| off).collect();
+    format!("Admin address: {scheme}://{listen}/{}; {changes}{off}.", requirements(required))
 }
 
 /// What a listener requires of its clients, as a suffix of its address.

@@ -1,7 +1,6 @@
 //! `kennel explain KEY`: what is known of a key. Asks the running sidecar of the configuration; without one, the servers.
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -13,7 +12,7 @@ use tokio::runtime;
 use tokio::task::LocalSet;
 use tokio::time::timeout;
 
-use super::admin_client::{AdminClient, Unreachable};
+use super::admin_client::{AdminClient, Unreachable, add_parameter};
 use super::check::print;
 use super::pipeline;
 use crate::config::{self, Config};
@@ -83,16 +82,10 @@ fn ask_sidecar(
     admin: Option<&str>,
 ) -> Result<String, Unreachable> {
     let client = AdminClient::new(path, admin).map_err(Unreachable::Refused)?;
-    let mut target = "/explain?key=".to_owned();
-    for byte in key {
-        // Writing to a String cannot fail.
-        let _ = match byte.is_ascii_alphanumeric() {
-            true => write!(target, "{}", char::from(*byte)),
-            false => write!(target, "%{byte:02x}"),
-        };
-    }
-    target.push_str(if json { "&format=json" } else { "&format=text" });
-    client.get(&target, SIDECAR_TIMEOUT)
+    let mut query = String::new();
+    add_parameter(&mut query, "key", key);
+    add_parameter(&mut query, "format", if json { b"json" } else { b"text" });
+    client.get(&format!("/explain{query}"), SIDECAR_TIMEOUT)
 }
 
 fn ask_servers(key: &[u8], json: bool, path: Option<&Path>) -> Result<String, String> {

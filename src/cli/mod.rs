@@ -1,7 +1,7 @@
 //! The commands other than running the sidecar, one file each, and the `arguments` of all.
 //!
-//! `check` prints the `description` of a configuration, and `connect` tests its servers. `demo`, `explain`, `health`, `ring` and
-//! `tag` are the commands of these names. `admin_client` asks a running sidecar, `pipeline` the servers.
+//! `check` prints the `description` of a configuration, and `connect` tests its servers. `demo`, `explain`, `health`, `ring`, `tag`,
+//! `top` and `trace` are the commands of these names. `admin_client` asks a running sidecar, `pipeline` the servers.
 
 mod admin_client;
 pub mod arguments;
@@ -16,3 +16,5 @@ pub mod health;
 mod pipeline;
 pub mod ring;
 pub mod tag;
+pub mod top;
+pub mod trace;

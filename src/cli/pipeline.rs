@@ -74,6 +74,7 @@ fn pipeline(specs: &[PoolSpec], plan: impl FnOnce(&[Arc<SharedPool>]) -> Plan) -
         may_keep: Arc::default(),
         near_memory: 0,
         sidecar: random.below(u64::MAX),
+        observed: Arc::default(),
         hasher: KeyHasher::new(),
         clock,
         start,
@@ -103,5 +104,5 @@ fn pipeline(specs: &[PoolSpec], plan: impl FnOnce(&[Arc<SharedPool>]) -> Plan) -
             connection
         }));
     }
-    Ok((Proxy::new(shared, pools, random, counts), monitors.into_iter().flatten().collect()))
+    Ok((Proxy::new(shared, pools, random, counts, Arc::default()), monitors.into_iter().flatten().collect()))
 }

@@ -252,6 +252,8 @@ mod tests {
     /// Each key that a variable can set, with a value that is not the default: in the notation of the file and of the variable.
     const SETTINGS: &[(&str, &str, &str, &str)] = &[
         ("log", "level", "\"debug\"", "debug"),
+        ("log", "slow", "\"1s\"", "1s"),
+        ("log", "keys", "\"prefix:7\"", "prefix:7"),
         ("listen", "tcp", "[\"127.0.0.1:1\", \"[::1]:2\"]", "127.0.0.1:1,[::1]:2"),
         ("listen", "unix", "[\"/run/k\"]", "/run/k"),
         ("listen", "unix_mode", "\"0600\"", "0600"),
@@ -266,6 +268,8 @@ mod tests {
         ("admin", "listen", "\"127.0.0.1:3\"", "127.0.0.1:3"),
         ("admin", "control", "\"/run/c\"", "/run/c"),
         ("admin", "explain", "false", "false"),
+        ("admin", "trace", "false", "false"),
+        ("admin", "hot", "false", "false"),
         ("tags", "prefix", "\"@t:\"", "@t:"),
         ("tags", "cache", "\"100ms\"", "100ms"),
         ("tags", "pool", "\"aux\"", "aux"),

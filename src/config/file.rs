@@ -109,6 +109,8 @@ table!(
     /// `[log]`
     Log {
         level = "level": Text,
+        slow = "slow": Text,
+        keys = "keys": Text,
     }
 );
 
@@ -121,6 +123,8 @@ table!(
         auth_file = "auth_file": Text,
         token_file = "token_file": Text,
         explain = "explain": Flag,
+        trace = "trace": Flag,
+        hot = "hot": Flag,
     }
 );
 

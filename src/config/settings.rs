@@ -11,6 +11,7 @@ use crate::kinds::Kind;
 use crate::listener::Listen;
 use crate::proxy::MetaWinner;
 use crate::rule::{Pattern, Template};
+use crate::trace::ShownKeys;
 use crate::upstream::PoolSpec;
 
 /// A valid configuration.
@@ -65,6 +66,10 @@ pub enum ControlPath {
 pub struct Log {
     /// What is logged, in the notation of `RUST_LOG`, which precedes it.
     pub level: String,
+    /// Requests that take at least this long are logged; `None`: none are.
+    pub slow: Option<Duration>,
+    /// How much of a key is shown, in the log and by the admin server.
+    pub keys: ShownKeys,
 }
 
 /// Where and how tag versions are stored.

@@ -260,6 +260,11 @@ fn every_limit_is_where_the_reference_says() {
     };
     let long = |n: usize| "x".repeat(n);
     for (good, bad) in [
+        (format!("{POOL}[log]\nslow = \"0s\""), format!("{POOL}[log]\nslow = 0")),
+        (format!("{POOL}[log]\nslow = \"60s\""), format!("{POOL}[log]\nslow = \"60001ms\"")),
+        (format!("{POOL}[log]\nkeys = \"hash\""), format!("{POOL}[log]\nkeys = \"none\"")),
+        (format!("{POOL}[log]\nkeys = \"prefix:0\""), format!("{POOL}[log]\nkeys = \"prefix:\"")),
+        (format!("{POOL}[log]\nkeys = \"prefix:250\""), format!("{POOL}[log]\nkeys = \"prefix:251\"")),
         (listen("max_connections = 1"), listen("max_connections = 0")),
         (listen("max_connections = 1000000"), listen("max_connections = 1000001")),
         (listen("flush_all = \"refuse\""), listen("flush_all = \"deny\"")),

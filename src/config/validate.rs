@@ -24,8 +24,11 @@ use crate::auth::Token;
 use crate::failover::RESERVED_PREFIX;
 use crate::guard::envelope::lock_key;
 use crate::listener::ListenAddress;
+use crate::trace::ShownKeys;
 use crate::upstream::PoolSpec;
 
+/// The allowed lengths of `log.keys = "prefix:…"`.
+const SHOWN_PREFIX: RangeInclusive<usize> = 0..=250;
 /// The allowed values of `near.memory`.
 const NEAR_MEMORY: RangeInclusive<u64> = 1 << 20..=1 << 40;
 
@@ -93,7 +96,25 @@ fn log(v: &mut Validator<'_>, section: Section<file::Log>) -> Option<Log> {
         })?;
         Ok(directives.to_owned())
     })?;
-    Some(Log { level })
+    let slow =
+        v.value(&at, "slow", &table.slow, Duration::from_millis(100), duration(Duration::ZERO..=MINUTE));
+    let keys = v.value(&at, "keys", &table.keys, ShownKeys::Full, |value| shown_keys(text(value)?));
+    Some(Log { level, slow: slow.map(|slow| Some(slow).filter(|slow| !slow.is_zero()))?, keys: keys? })
+}
+
+/// `"full"`, `"hash"` or `"prefix:N"`.
+fn shown_keys(text: &str) -> Result<ShownKeys, String> {
+    let prefix = || text.strip_prefix("prefix:")?.parse().ok().filter(|length| SHOWN_PREFIX.contains(length));
+    match (text, prefix()) {
+        ("full", _) => Ok(ShownKeys::Full),
+        ("hash", _) => Ok(ShownKeys::Hash),
+        (_, Some(length)) => Ok(ShownKeys::Prefix(length)),
+        _ => Err(format!(
+            "must be \"full\", \"hash\", or \"prefix:\" and a number of bytes from {} to {}",
+            SHOWN_PREFIX.start(),
+            SHOWN_PREFIX.end()
+        )),
+    }
 }
 
 /// `[admin]`. The inner `None` means that the admin listener is turned off.
@@ -127,8 +148,11 @@ fn admin(
         Ok(path)
     });
     let explain = v.value(&at, "explain", &table.explain, true, boolean);
-    let (requirements, token_file, explain) = (requirements?, token_file?, explain?);
-    Some(address.map(|listen| AdminSpec { listen, requirements, token_file, explain }))
+    let trace = v.value(&at, "trace", &table.trace, true, boolean);
+    let hot = v.value(&at, "hot", &table.hot, true, boolean);
+    let (requirements, token_file) = (requirements?, token_file?);
+    let (explain, trace, hot) = (explain?, trace?, hot?);
+    Some(address.map(|listen| AdminSpec { listen, requirements, token_file, explain, trace, hot }))
 }
 
 /// `admin.control`

@@ -88,6 +88,7 @@ fn by_rule(counts: &Counts, page: &mut Page) {
     let mut plain = Series::of(table::VALUES_PLAIN);
     let mut near = Series::of(table::NEAR_HITS);
     let mut locks = Series::of(table::LOCKS);
+    let mut slow = Series::of(table::SLOW_REQUESTS);
     for (rule, name) in counts.rules.iter().enumerate() {
         for &command in Command::ALL {
             for &outcome in Outcome::ALL {
@@ -114,11 +115,14 @@ fn by_rule(counts: &Counts, page: &mut Page) {
         }
         plain.count(&[name], counts.shared_of_rule(rule, layout::PLAIN));
         near.count(&[name], counts.of_rule(rule, layout::NEAR_HITS));
+        slow.count(&[name], counts.of_rule(rule, layout::SLOW));
         for &end in LockEnd::ALL {
             locks.count(&[name, end.word()], counts.of_rule(rule, layout::lock(end)));
         }
     }
-    page.extend([requests, durations, ages, stale, leases, rebuilds, dropped, waits, plain, near, locks]);
+    page.extend([
+        requests, durations, ages, stale, leases, rebuilds, dropped, waits, plain, slow, near, locks,
+    ]);
     page.value(table::NEAR_BYTES, counts.own(layout::NEAR_BYTES) as f64);
 }
 
@@ -257,12 +261,15 @@ fn global(counts: &Counts, page: &mut Page) {
     page.extend([limits]);
     page.value(table::BYTES_READ, counts.own(layout::BYTES_READ) as f64);
     page.value(table::BYTES_WRITTEN, counts.own(layout::BYTES_WRITTEN) as f64);
+    page.value(table::TRACE_EVENTS, counts.own(layout::TRACE_EVENTS) as f64);
+    page.value(table::TRACE_DROPPED, counts.own(layout::TRACE_DROPPED) as f64);
     let mut build = Series::of(table::BUILD_INFO);
     build.value(&[env!("CARGO_PKG_VERSION"), env!("KENNEL_REVISION")], 1.0);
     page.extend([build]);
 }
 
 fn config(config: &ConfigInfo, state: &State, page: &mut Page) {
+    page.value(table::TRACE_WATCHERS, state.watchers.load(Relaxed) as f64);
     let mut info = Series::of(table::CONFIG_INFO);
     if !config.hash.is_empty() {
         info.value(&[&config.hash], 1.0);

@@ -1,6 +1,6 @@
 //! The counters of all workers together.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::discovery::DiscoverySource;
@@ -25,12 +25,15 @@ pub(super) struct State {
     pub(super) reloaded_ms: AtomicU64,
     /// The servers to discover; empty if that is not known.
     pub(super) discovery: OnceLock<Arc<dyn DiscoverySource>>,
+    /// How many clients watch what happens to keys.
+    pub(super) watchers: Arc<AtomicUsize>,
 }
 
 impl State {
     pub(super) fn new(counts: Counts) -> State {
         let (reload, reloaded_ms) = (AtomicU64::new(0), AtomicU64::new(0));
-        State { counts: RwLock::new(counts), reload, reloaded_ms, discovery: OnceLock::new() }
+        let (discovery, watchers) = (OnceLock::new(), Arc::default());
+        State { counts: RwLock::new(counts), reload, reloaded_ms, discovery, watchers }
     }
 
     pub(super) fn counts(&self) -> RwLockReadGuard<'_, Counts> {

@@ -13,8 +13,9 @@ pub const NO_RULE: usize = usize::MAX;
 // updates are in the own blocks. What may end on another worker than it began on is in the shared blocks, to which any thread may
 // add.
 
-/// Cells of a rule's own block: requests by command and outcome, two histograms, near hits, lock ends, stale values by reason.
-pub(super) const OWN_RULE: usize = NEAR_HITS + 1 + LockEnd::ALL.len() + StaleReason::ALL.len();
+/// Cells of a rule's own block: requests by command and outcome, two histograms, near hits, slow requests, lock ends, stale values by
+/// reason.
+pub(super) const OWN_RULE: usize = SLOW + 1 + LockEnd::ALL.len() + StaleReason::ALL.len();
 /// Cells of a server's block: outcomes, a histogram, in flight, up, connections, shared reads, whether it can guard, whether it is
 /// not healthy, changes of its health, failed attempts to connect, TLS handshakes.
 pub(super) const OWN_SERVER: usize = UpstreamOutcome::ALL.len()
@@ -68,10 +69,14 @@ pub(super) const NEAR_BYTES: usize = 8;
 pub(super) const CLIENTS_RECEIVED: usize = 9;
 /// Locks that clients have now.
 pub(super) const LOCKS_HELD: usize = 10;
+/// Events sent to watchers.
+pub(super) const TRACE_EVENTS: usize = 11;
+/// Events dropped because a watcher did not take those before them.
+pub(super) const TRACE_DROPPED: usize = 12;
 
 // The first cells of what is counted by a label.
 
-const OUTCOMES: usize = 11;
+const OUTCOMES: usize = 13;
 const PAIRS: usize = OUTCOMES + AuthOutcome::ALL.len() + TlsOutcome::ALL.len();
 const LIMITS: usize = PAIRS + PairedWith::ALL.len() + ClientMode::ALL.len();
 const ANSWERED: usize = LIMITS + Limit::ALL.len();
@@ -110,13 +115,14 @@ pub(super) fn request(command: Command, outcome: Outcome) -> usize {
 pub(super) const DURATION: usize = Command::ALL.len() * Outcome::ALL.len();
 pub(super) const STALE_AGE: usize = DURATION + LATENCY.width();
 pub(super) const NEAR_HITS: usize = STALE_AGE + AGE.width();
+pub(super) const SLOW: usize = NEAR_HITS + 1;
 
 pub(super) fn lock(end: LockEnd) -> usize {
-    NEAR_HITS + 1 + end as usize
+    SLOW + 1 + end as usize
 }
 
 pub(super) fn stale(why: StaleReason) -> usize {
-    NEAR_HITS + 1 + LockEnd::ALL.len() + why as usize
+    SLOW + 1 + LockEnd::ALL.len() + why as usize
 }
 
 // Cells of a server's block.
@@ -191,6 +197,8 @@ mod tests {
             NEAR_BYTES,
             CLIENTS_RECEIVED,
             LOCKS_HELD,
+            TRACE_EVENTS,
+            TRACE_DROPPED,
         ];
         let of_labels = AuthOutcome::ALL.iter().map(|&o| authentication(o));
         let of_labels = of_labels.chain(TlsOutcome::ALL.iter().map(|&o| handshake(o)));
@@ -200,7 +208,7 @@ mod tests {
         assert_full("own", OWN_GLOBAL, of_labels.chain(global).chain(pairs(answered)));
         assert_full("shared", SHARED_GLOBAL, [LEASES_LIVE, WAITERS, BUMPS, OUTAGE_VALUES, OUTAGE_BYTES]);
         let histograms = (DURATION..DURATION + LATENCY.width()).chain(STALE_AGE..STALE_AGE + AGE.width());
-        let stale = StaleReason::ALL.iter().map(|&why| stale(why)).chain([NEAR_HITS]);
+        let stale = StaleReason::ALL.iter().map(|&why| stale(why)).chain([NEAR_HITS, SLOW]);
         let of_rule = pairs(request).into_iter().chain(histograms).chain(stale);
         assert_full("rule", OWN_RULE, of_rule.chain(LockEnd::ALL.iter().map(|&end| lock(end))));
         let of_labels = LeaseEnd::ALL.iter().map(|&e| lease(e));

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
 use prometheus::{Registry, TextEncoder};
@@ -121,6 +122,11 @@ impl Metrics {
     /// The pools with servers to discover.
     pub fn discovery(&self) -> Vec<DiscoveredPool> {
         self.state.discovery.get().map(|source| source.pools()).unwrap_or_default()
+    }
+
+    /// The number of clients that watch what happens to keys, which whoever serves them must keep.
+    pub fn trace_watchers(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.state.watchers)
     }
 
     /// Shows what identifies the configuration in force.

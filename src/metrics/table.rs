@@ -72,6 +72,8 @@ table! {
         "Requests that wait for another client's fill.";
     VALUES_PLAIN = Counter "kennel_values_plain_total" ["rule"]
         "Guarded values stored without an envelope because they would be too large with it.";
+    SLOW_REQUESTS = Counter "kennel_slow_requests_total" ["rule"]
+        "Requests that took at least log.slow, including the time in which the client did not read the reply.";
     NEAR_HITS = Counter "kennel_near_hits_total" ["rule"]
         "Hits served without a request to a server: from the near cache, or by joining another client's read.";
     NEAR_BYTES = Gauge "kennel_near_bytes" []
@@ -154,6 +156,12 @@ table! {
         "Bytes read from clients.";
     BYTES_WRITTEN = Counter "kennel_bytes_written_total" []
         "Bytes written to clients.";
+    TRACE_WATCHERS = Gauge "kennel_trace_watchers" []
+        "Clients of GET /trace.";
+    TRACE_EVENTS = Counter "kennel_trace_events_total" []
+        "Events sent to clients of GET /trace.";
+    TRACE_DROPPED = Counter "kennel_trace_events_dropped_total" []
+        "Events dropped because a client of GET /trace did not take those before them.";
     BUILD_INFO = Gauge "kennel_build_info" ["version", "revision"]
         "Always 1; the labels identify the build.";
     CONFIG_INFO = Gauge "kennel_config_info" ["hash"]

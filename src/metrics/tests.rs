@@ -47,6 +47,7 @@ fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
         DropReason::ALL.iter().for_each(|&why| worker.fill_dropped(rule, why));
         worker.value_plain(rule);
         worker.near_hit(rule);
+        worker.slow_request(rule);
     }
     for server in [0, 1] {
         worker.server(server).connected(true);
@@ -71,6 +72,8 @@ fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
     Limit::ALL.iter().for_each(|&limit| worker.limit_reached(limit));
     worker.lock_taken();
     LockEnd::ALL.iter().for_each(|&end| worker.lock_ended(0, end));
+    worker.trace_event();
+    worker.trace_event_dropped();
     worker.bytes_read(10);
     worker.bytes_written(20);
     metrics.config_read(true, 1_700_000_000_500);

@@ -12,9 +12,9 @@ use super::layout::{
     BUMPS, BYTES_READ, BYTES_WRITTEN, CLIENTS, CLIENTS_BINARY, CLIENTS_RECEIVED, CLIENTS_REFUSED,
     CLIENTS_TOTAL, CONNECTIONS, DURATION, GUARDS, IN_FLIGHT, LEASES_LIVE, LOCKS_HELD, NEAR_BYTES, NEAR_HITS,
     NO_MEMORY, OUTAGE_BYTES, OUTAGE_VALUES, OWN_GLOBAL, OWN_RULE, OWN_SERVER, PLAIN, REBUILD_DURATION,
-    SHARED, SHARED_GLOBAL, SHARED_RULE, STALE_AGE, TOO_LARGE, UNHEALTHY, UP, UPSTREAM_DURATION, WAITERS,
-    answered, authentication, client_mode, connect_failure, dropped, handshake, health_changes, lease, limit,
-    lock, pair, request, stale, tls_session, upstream, wait,
+    SHARED, SHARED_GLOBAL, SHARED_RULE, SLOW, STALE_AGE, TOO_LARGE, TRACE_DROPPED, TRACE_EVENTS, UNHEALTHY,
+    UP, UPSTREAM_DURATION, WAITERS, answered, authentication, client_mode, connect_failure, dropped,
+    handshake, health_changes, lease, limit, lock, pair, request, stale, tls_session, upstream, wait,
 };
 
 /// One worker's counters under one configuration. Those of the worker itself, and of a rule or server that the next configuration
@@ -88,6 +88,21 @@ impl WorkerMetrics {
         cells.add_exclusive(request(command, outcome), keys);
         cells.observe(&LATENCY, DURATION, took, keys);
         self.own.add_exclusive(answered(command, outcome), keys);
+    }
+
+    /// A request took at least `log.slow`. Worker's thread only.
+    pub fn slow_request(&self, rule: usize) {
+        self.rule(rule).own.add_exclusive(SLOW, 1);
+    }
+
+    /// An event was sent to a watcher. Worker's thread only.
+    pub fn trace_event(&self) {
+        self.own.add_exclusive(TRACE_EVENTS, 1);
+    }
+
+    /// An event was dropped because a watcher did not take the ones before it. Worker's thread only.
+    pub fn trace_event_dropped(&self) {
+        self.own.add_exclusive(TRACE_DROPPED, 1);
     }
 
     /// A hit was served without a request to a server. Worker's thread only.

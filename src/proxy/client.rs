@@ -14,6 +14,7 @@ use super::key::GuardedKey;
 use super::pipeline::Proxy;
 use crate::guard::leases::{KnownMiss, Owner};
 use crate::metrics::Limit;
+use crate::trace::Peer;
 use crate::upstream::pending_replies::PendingReplies;
 use connection_use::ListenerClients;
 use misses::Misses;
@@ -27,6 +28,8 @@ pub(crate) const MAX_MOVED_MISSES: usize = 256;
 pub struct Client {
     /// Identifies the connection for the lifetime of the process.
     pub owner: Owner,
+    /// Where it is connected from.
+    pub(super) peer: Peer,
     /// The server replies that it is owed.
     pub pending: Rc<PendingReplies>,
     /// How the clients of its listener use their connections.
@@ -38,13 +41,29 @@ pub struct Client {
     has_missed: Cell<bool>,
     /// When this turn of the session first read the clock.
     turn_time: Cell<Option<Instant>>,
+    /// Until when it did not take its replies as fast as they came, if that ever happened.
+    unread_until: Cell<Option<Instant>>,
 }
 
 impl Client {
     /// A new connection.
-    pub fn new(owner: Owner, pending: Rc<PendingReplies>, listener: Arc<ListenerClients>) -> Client {
-        let (misses, has_missed, turn_time, locks) = Default::default();
-        Client { owner, pending, listener, misses, locks, has_missed, turn_time }
+    pub fn new(
+        (owner, peer): (Owner, Peer),
+        pending: Rc<PendingReplies>,
+        listener: Arc<ListenerClients>,
+    ) -> Client {
+        let (misses, has_missed, turn_time, locks, unread_until) = Default::default();
+        Client { owner, peer, pending, listener, misses, locks, has_missed, turn_time, unread_until }
+    }
+
+    /// It has not taken all of its replies until now.
+    pub fn note_unread(&self, now: Instant) {
+        self.unread_until.set(Some(now));
+    }
+
+    /// Whether it did not take its replies at a time after `since`.
+    pub(super) fn has_lagged(&self, since: Instant) -> bool {
+        self.unread_until.get().is_some_and(|until| until > since)
     }
 
     /// Takes over the misses that another process knows of this connection.

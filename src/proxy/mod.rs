@@ -22,7 +22,9 @@ mod client;
 mod held_locks;
 mod kind_wire;
 mod current;
+mod observe;
 mod pipeline;
+mod observer;
 mod state;
 mod replies;
 mod server_key;
@@ -39,6 +41,8 @@ pub use explain::{AskedBy, Explanation, NearReport, SCHEMA, key_error, shown};
 pub use guarded::explicit_tags;
 #[doc(hidden)] // for tests/sim, whose servers read and write the same commands
 pub use guarded::wire;
+pub use observe::{LargeRead, UnreadReply};
+pub use observer::ObserverSettings;
 pub use pipeline::{Proxy, Shared};
 pub use plan::{GuardPlan, MetaWinner, Plan, RulePlan, StructurePlan};
 pub use replies::large::LargeReply;

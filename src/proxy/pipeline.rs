@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::key::{GuardedKey, KeyClass, StructureKey};
+use super::observer::{Observer, ObserverSettings};
 use super::plan::{GuardPlan, Plan, RulePlan};
 use super::state::key_hash::KeyHasher;
 use super::state::lease_table::LeaseTable;
@@ -27,6 +28,7 @@ use crate::kinds;
 use crate::metrics::{LeaseEnd, NO_RULE, WorkerMetrics};
 use crate::random::Random;
 use crate::rule::{Captures, Template};
+use crate::trace::Tap;
 use crate::upstream::OtherKind;
 use crate::upstream::connection::Connection;
 use crate::upstream::pending_replies::PendingReplies;
@@ -45,7 +47,8 @@ pub struct Proxy {
     pub(super) renewals: RenewalQueue,
     pub(super) near: NearCache,
     pub(super) metrics: Arc<WorkerMetrics>,
-    clock: Clock,
+    pub(super) observer: Observer,
+    pub(super) clock: Clock,
     start: Instant,
     /// Where the keys of each server are, for each pool that fails over.
     pub(super) views: Vec<Option<Arc<Views>>>,
@@ -77,6 +80,8 @@ pub struct Shared {
     pub near_memory: usize,
     /// Random number that identifies this process in the fleet.
     pub sidecar: u64,
+    /// What is shown of requests.
+    pub observed: Arc<ObserverSettings>,
     /// Hashes keys for what outlives a configuration.
     pub hasher: KeyHasher,
     /// The wall clock.
@@ -107,6 +112,7 @@ impl Other {
         pools: &[Pool],
         random: Random,
         metrics: &Arc<WorkerMetrics>,
+        tap: &Arc<Tap>,
     ) -> Option<Other> {
         let others: Vec<Option<(OtherKind, Pool)>> = pools.iter().map(Pool::other).collect();
         let kinds: Vec<_> = others.iter().map(|other| other.as_ref().map(|(kind, _)| *kind)).collect();
@@ -133,14 +139,23 @@ impl Other {
             None => pool.same(),
         };
         let pools = pools.iter().zip(others).map(pool).collect();
-        Some(Other { proxy: Rc::new(Proxy::new(shared, pools, random, Arc::clone(metrics))), kinds })
+        Some(Other {
+            proxy: Rc::new(Proxy::new(shared, pools, random, Arc::clone(metrics), Arc::clone(tap))),
+            kinds,
+        })
     }
 }
 
 impl Proxy {
     /// A worker's pipeline over its pools.
-    pub fn new(shared: Shared, pools: Vec<Pool>, mut random: Random, metrics: Arc<WorkerMetrics>) -> Proxy {
-        let other = Other::new(&shared, &pools, Random::seeded(random.below(u64::MAX)), &metrics);
+    pub fn new(
+        shared: Shared,
+        pools: Vec<Pool>,
+        mut random: Random,
+        metrics: Arc<WorkerMetrics>,
+        tap: Arc<Tap>,
+    ) -> Proxy {
+        let other = Other::new(&shared, &pools, Random::seeded(random.below(u64::MAX)), &metrics, &tap);
         let Shared {
             plan,
             leases,
@@ -150,6 +165,7 @@ impl Proxy {
             may_keep,
             near_memory,
             sidecar,
+            observed,
             hasher,
             clock,
             start,
@@ -157,6 +173,9 @@ impl Proxy {
             views,
             other_views: _,
         } = shared;
+        let observer = Observer::new(tap, observed, &mut random);
+        let slow = observer.slow_reply();
+        pools.iter().flat_map(Pool::all_connections).for_each(|connection| connection.note_slow_from(slow));
         let on_standby = |guard: &GuardPlan| guard.policy.on_standby(pools[guard.pool].standby_ttl());
         let standby_policies = plan.guards.iter().map(on_standby).collect();
         Proxy {
@@ -171,6 +190,7 @@ impl Proxy {
             renewals: RenewalQueue::default(),
             near: NearCache::new(near_memory, changes, may_keep),
             metrics,
+            observer,
             clock,
             start,
             views,
@@ -229,6 +249,7 @@ impl Proxy {
                 }
                 _ if self.leases.shard(&key.key).end_lease(&key.key, id) => {
                     former.metrics.lease_ended(former.rule_of(key.guard), LeaseEnd::Lost, Duration::ZERO);
+                    former.observe_release(Some(&key), LeaseEnd::Lost, Duration::ZERO);
                     former.wake_without_value(&key.key);
                 }
                 _ => {}

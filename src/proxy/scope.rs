@@ -3,11 +3,13 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::client::Client;
+use super::observe::{SeenKey, SeenRequest};
 use super::pipeline::Proxy;
 use crate::metrics::{Command, Outcome};
 
@@ -97,8 +99,12 @@ impl<'a> CallScope<'a> {
         self.began
     }
 
-    /// Counts the reply to one key.
-    pub(super) fn count(&self, rule: usize, outcome: Outcome) {
+    /// Counts the reply to one key. `seen` is called only if somebody wants to know more of it.
+    pub(super) fn count<'k>(&self, rule: usize, outcome: Outcome, seen: impl FnOnce() -> SeenKey<'k>) {
+        let took = self.took();
+        if self.proxy.observer.is_wanted(outcome, took) {
+            self.proxy.observe(rule, outcome, seen(), &self.request());
+        }
         let (last_rule, last_outcome, keys) = self.counted.get();
         if (last_rule, last_outcome) == (rule, outcome) {
             return self.counted.set((rule, outcome, keys + 1));
@@ -107,12 +113,21 @@ impl<'a> CallScope<'a> {
         self.counted.set((rule, outcome, 1));
     }
 
+    fn took(&self) -> Duration {
+        self.client.turn_time().saturating_duration_since(self.began)
+    }
+
+    /// The request.
+    pub(super) fn request(&self) -> SeenRequest<'a> {
+        let CallScope { client, command, began, .. } = *self;
+        SeenRequest { client, command, began, took: self.took() }
+    }
+
     /// Most keys of a call have the same outcome, so they are counted together.
     fn flush(&self) {
         let (rule, outcome, keys) = self.counted.get();
         if keys > 0 {
-            let took = self.client.turn_time().saturating_duration_since(self.began);
-            self.proxy.metrics.requests(rule, self.command, outcome, took, keys);
+            self.proxy.metrics.requests(rule, self.command, outcome, self.took(), keys);
         }
     }
 }

@@ -78,7 +78,8 @@ impl<S> Session<'_, S> {
                     // The gets before it may still wait for another client: nothing but this follows them.
                     Command::Noop if self.in_sequence => {
                         let last = self.calls.back_mut();
-                        if last.is_some_and(|pending| pending.call.end_gets(head, &self.proxy)) {
+                        if last.is_some_and(|pending| pending.call.end_gets(head, &self.proxy, &self.client))
+                        {
                             self.input.advance(consumed);
                             self.missing = 0;
                             self.in_sequence = false;

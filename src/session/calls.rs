@@ -12,7 +12,17 @@ impl<S> Session<'_, S> {
     pub(super) fn poll_calls(&mut self, cx: &mut Context<'_>) {
         self.client.new_turn();
         let Session {
-            proxy, client, budget, calls, active, reads, request_bytes, typical_value, output, ..
+            proxy,
+            client,
+            budget,
+            calls,
+            active,
+            reads,
+            request_bytes,
+            typical_value,
+            output,
+            large_read,
+            ..
         } = self;
         // A call may wait for another client only if no request of its own client is behind it.
         let no_input = self.input.is_empty() && !self.eof && self.state == State::Open;
@@ -37,6 +47,7 @@ impl<S> Session<'_, S> {
                 break;
             };
             if let Some(LargeReply { bytes, trailer }) = large {
+                proxy.note_large_read(front.call.large_read(proxy), large_read);
                 output.push_large(bytes, |text| client.pending.keep(text));
                 output.tail.extend_from_slice(trailer);
             }

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
 use super::state::{MAX_OUTPUT, READ_SIZE, Session, State};
@@ -63,6 +64,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         let mut larger = self.budget.take_buffer((length + room).max(2 * length));
         larger.extend_from_slice(&self.input);
         self.budget.give_back(std::mem::replace(&mut self.input, larger));
+    }
+
+    /// Notes that the client has not read all replies, or logs how long it has not if it has done so now.
+    #[cold]
+    pub(super) fn note_unread(&mut self) {
+        let now = Instant::now();
+        self.client.note_unread(now);
+        let since = *self.unread_since.get_or_insert(now);
+        if self.output.is_empty() || self.state == State::Gone {
+            self.unread_since = None;
+            self.proxy.log_unread(&self.client, now - since, now, self.large_read.take());
+        }
     }
 
     /// Writes and flushes as much as the socket accepts. Returns whether any bytes were written.

@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use bytes::BytesMut;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::write_queue::WriteQueue;
 use crate::auth::Sasl;
 use crate::protocol::long_get::LongGet;
 use crate::protocol::request::Limits;
-use crate::proxy::{Call, Client, Current, LongGetState, Proxy};
+use crate::proxy::{Call, Client, Current, LongGetState, Proxy, UnreadReply};
 use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
 
 /// The most requests in flight per client.
@@ -102,6 +103,10 @@ pub(super) struct Session<'a, S> {
     pub(super) polled_drain: bool,
     /// Replies that have not been written. Its buffer has no capacity while the client is idle.
     pub(super) output: WriteQueue,
+    /// Since when replies have waited for the client to read them, if they do.
+    pub(super) unread_since: Option<Instant>,
+    /// The last of these replies with a large value, for the log.
+    pub(super) large_read: Option<Box<UnreadReply>>,
     /// Whether the last flush of the socket has completed.
     pub(super) flushed: bool,
     /// `None` until the first byte.
@@ -150,6 +155,8 @@ impl<'a, S> Session<'a, S> {
             socket_empty: false,
             polled_drain: false,
             output: WriteQueue::default(),
+            unread_since: None,
+            large_read: None,
             flushed: true,
             protocol: None,
             sasl: None,

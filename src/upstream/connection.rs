@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::time::Instant;
@@ -49,6 +50,8 @@ pub struct Connection {
     server: Arc<Server>,
     metrics: ServerMetrics,
     first_attempt: Cell<Option<TaskTrackerToken>>,
+    /// Replies that take at least this long are slow: their times are noted for whoever takes them.
+    slow: Cell<Duration>,
     state: RefCell<State>,
 }
 
@@ -70,6 +73,10 @@ struct State {
     timed_out: usize,
     /// Whether the connection must be remade.
     distrusted: bool,
+    /// How many requests at the back of `pending` may not have been written.
+    unwritten: usize,
+    /// Whether the last attempt left bytes in `output`, or there was no connection.
+    is_behind: bool,
     /// When the commands to be written next were sent. All of them get the same time, to read the clock once.
     batch_sent: Option<Instant>,
     /// The waker of the task that drives the connection.
@@ -118,6 +125,8 @@ struct PendingRequest {
     /// How many of the key digests belong to it; 0 if it is no `get`.
     keys: usize,
     sent: Instant,
+    /// When it was written, if that was later than when it was sent.
+    written: Option<Instant>,
     /// The server's epoch when the request was sent.
     epoch: u32,
 }
@@ -141,6 +150,19 @@ impl State {
     }
 }
 
+impl State {
+    /// Requests that have not been written yet, because the output is behind, have waited until now.
+    fn note_unwritten(&mut self, now: Instant) {
+        if self.is_behind {
+            self.pending
+                .iter_mut()
+                .rev()
+                .take(self.unwritten)
+                .for_each(|request| request.written = Some(now));
+        }
+    }
+}
+
 impl Connection {
     /// A connection, which does nothing until it is driven: see [`Connection::drive`].
     pub fn new(
@@ -161,11 +183,19 @@ impl Connection {
             waiting_for_room: Vec::new(),
             timed_out: 0,
             distrusted: false,
+            unwritten: 0,
+            is_behind: true,
             batch_sent: None,
             waker: None,
         };
         let first_attempt = Cell::new(Some(first_attempt));
-        Rc::new(Connection { server, metrics, first_attempt, state: RefCell::new(state) })
+        let slow = Cell::new(Duration::MAX);
+        Rc::new(Connection { server, metrics, first_attempt, slow, state: RefCell::new(state) })
+    }
+
+    /// From now on, replies that take at least this long are slow.
+    pub fn note_slow_from(&self, slow: Duration) {
+        self.slow.set(slow);
     }
 
     /// The server it connects to.
@@ -368,6 +398,7 @@ impl Connection {
     ) {
         let request = self.new_request(&mut state, replies, id, shape, keys);
         state.pending.push_back(request);
+        state.unwritten += 1;
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
@@ -388,7 +419,7 @@ impl Connection {
         };
         let (requester, epoch) = (Some((Rc::clone(replies), id)), self.server.epoch());
         self.metrics.sent();
-        PendingRequest { requester, sharers: Vec::new(), shape, keys, sent, epoch }
+        PendingRequest { requester, sharers: Vec::new(), shape, keys, sent, written: None, epoch }
     }
 
     /// Lets a read share the reply to this pending request.

@@ -1,9 +1,10 @@
 //! The replies that one client is waiting for.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
@@ -11,7 +12,10 @@ use super::memory_budget::{BudgetedClient, ClientUsage, CloseReason, MemoryBudge
 use super::reply::{COUNTED, Slot};
 pub use super::reply::{END, Reply, ReplyId};
 use crate::error::Failure;
+use crate::trace::Timing;
 
+/// The most slow replies of one client whose times are remembered until they are taken. Of further ones, the oldest is forgotten.
+const MAX_SLOW: usize = 256;
 /// With more slots than this, small replies are copied. Otherwise each of them could keep a whole read buffer alive while its
 /// client takes nothing.
 const COPY_ABOVE: usize = 64;
@@ -23,6 +27,8 @@ pub struct PendingReplies {
     state: RefCell<State>,
     /// The client's share of the memory budget; `None` for a task that is no client.
     usage: Option<ClientUsage>,
+    /// Where the time of the call goes that is being polled.
+    timing: Cell<Timing>,
 }
 
 #[derive(Debug, Default)]
@@ -33,13 +39,15 @@ struct State {
     /// Room for copies of small replies.
     copies: BytesMut,
     waker: Option<Waker>,
+    /// How long slow replies waited to be sent, and then for the server.
+    slow: VecDeque<(ReplyId, Duration, Duration)>,
 }
 
 impl PendingReplies {
     /// The replies of a new client, whose memory counts towards this budget.
     pub fn for_client(budget: &Rc<MemoryBudget>, client: u64) -> Rc<PendingReplies> {
         let usage = Some(ClientUsage::new(budget));
-        let replies = Rc::new(PendingReplies { state: RefCell::default(), usage });
+        let replies = Rc::new(PendingReplies { usage, ..PendingReplies::default() });
         let budgeted: Rc<dyn BudgetedClient> = replies.clone();
         budget.add(client, Rc::downgrade(&budgeted));
         replies
@@ -93,11 +101,60 @@ impl PendingReplies {
         let slot = state.slots.get_mut(at)?;
         let Slot::Arrived(_) = slot else { return None };
         let Slot::Arrived(reply) = std::mem::replace(slot, Slot::Taken) else { return None };
+        if !state.slow.is_empty() {
+            self.take_slow(&mut state, id);
+        }
         while let Some(Slot::Taken) = state.slots.front() {
             state.slots.pop_front();
             state.first += 1;
         }
         Some(reply)
+    }
+
+    /// A reply to be delivered next waited this long to be sent, and then for the server.
+    pub(super) fn note_slow(&self, id: ReplyId, queue: Duration, server: Duration) {
+        let mut state = self.state.borrow_mut();
+        if state.slow.len() == MAX_SLOW {
+            state.slow.pop_front();
+        }
+        state.slow.push_back((id, queue, server));
+    }
+
+    /// The reply is taken: its time counts for the call that takes it.
+    #[cold]
+    fn take_slow(&self, state: &mut State, id: ReplyId) {
+        let first = state.first;
+        state.slow.retain(|(slow, queue, server)| {
+            if *slow == id {
+                let mut timing = self.timing.get();
+                timing.add_reply(*queue, *server);
+                self.timing.set(timing);
+            }
+            *slow != id && *slow >= first
+        });
+    }
+
+    /// A call is polled whose time went there before.
+    pub fn begin_turn(&self, mut timing: Timing) {
+        timing.next_turn();
+        self.timing.set(timing);
+    }
+
+    /// Where the time of the call went that is being polled.
+    pub fn timing(&self) -> Timing {
+        self.timing.get()
+    }
+
+    /// Changes this.
+    pub fn set_timing(&self, timing: Timing) {
+        self.timing.set(timing);
+    }
+
+    /// The call that is being polled has waited so long for a build.
+    pub fn note_build(&self, waited: Duration) {
+        let mut timing = self.timing.get();
+        timing.add_build(waited);
+        self.timing.set(timing);
     }
 
     /// Whether a reply has arrived and was not taken.

@@ -22,6 +22,7 @@ use crate::handshake::{Accepted, ClientStream, HandshakeLimits, PlainSocket, Rat
 use crate::listener::{ListenSocket, ListenerInfo, WorkerListener};
 use crate::proxy::{Current, Leaving, MovedMiss};
 use crate::session::{self, ClientProtocol, End, NewClient, PendingCall};
+use crate::trace::Peer;
 use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
 
 /// How often clients that are to move to another process are looked at.
@@ -190,8 +191,9 @@ impl ClientAcceptor {
         };
         proxy.metrics().client_connected();
         let permit = ConnectionPermit(Rc::clone(self));
-        let owner = clients.owner(number, process);
-        let client = NewClient { owner, listener: clients, protocol: None, sasl: None, misses: Vec::new() };
+        let (owner, peer) = (clients.owner(number, process), from.map_or(Peer::Unix(process), Peer::Tcp));
+        let (protocol, sasl, misses) = (None, None, Vec::new());
+        let client = NewClient { owner, peer, listener: clients, protocol, sasl, misses };
         let stop = listener.stop.clone();
         self.clients.spawn_local(async move {
             let ConnectionPermit(acceptor) = &permit;
@@ -222,14 +224,17 @@ impl ClientAcceptor {
         match socket {
             PlainSocket::Tcp(socket) => {
                 let Ok(socket) = TcpStream::from_std(socket) else { return };
-                let owner = clients.owner(number, None);
-                let client = NewClient { owner, listener: clients, protocol, sasl, misses };
+                // This fails if the client has disconnected.
+                let Ok(from) = socket.peer_addr() else { return };
+                let (owner, peer) = (clients.owner(number, None), Peer::Tcp(from));
+                let client = NewClient { owner, peer, listener: clients, protocol, sasl, misses };
                 self.clients.spawn_local(async move { permit.0.serve(socket, client, &stop).await });
             }
             PlainSocket::Unix(socket) => {
                 let Ok(socket) = UnixStream::from_std(socket) else { return };
-                let owner = clients.owner(number, process_of(&socket));
-                let client = NewClient { owner, listener: clients, protocol, sasl, misses };
+                let process = process_of(&socket);
+                let (owner, peer) = (clients.owner(number, process), Peer::Unix(process));
+                let client = NewClient { owner, peer, listener: clients, protocol, sasl, misses };
                 self.clients.spawn_local(async move { permit.0.serve(socket, client, &stop).await });
             }
         }

@@ -58,7 +58,7 @@ fn with_an_auth_file_only_probes_are_answered_without_a_password() {
     for path in ["/healthz", "/readyz"] {
         assert_eq!(status(&kennel.ask("GET", path, "Host: h")), "200", "{path}");
     }
-    for path in ["/", "/metrics", "/explain?key=k"] {
+    for path in ["/", "/metrics", "/explain?key=k", "/hot"] {
         for (headers, expected) in [("Host: h", "401"), (WRONG, "401"), (ANN, "200"), (TOKEN, "200")] {
             let reply = kennel.ask("GET", path, headers);
             assert_eq!(status(&reply), expected, "{path} {headers}: {reply}");
@@ -109,7 +109,12 @@ fn keys_are_shown_under_no_foreign_name_and_not_where_that_is_switched_off() {
         assert_eq!(status(&kennel.ask("GET", "/explain?key=k", host)), expected, "{host}");
     }
     assert_eq!(status(&kennel.ask("GET", "/metrics", "Host: rebound.example")), "200", "it has no keys");
-    let off = Kennel::start(&toml(&addresses(&servers), "explain = false"));
+    let off = Kennel::start(&toml(&addresses(&servers), "explain = false\ntrace = false\nhot = false"));
+    for feature in ["trace", "hot"] {
+        let reply = off.ask("GET", &format!("/{feature}"), "Host: 127.0.0.1");
+        let why = format!("switched off by admin.{feature}");
+        assert!(status(&reply) == "404" && reply.contains(&why), "{reply}");
+    }
     let reply = off.ask("GET", "/explain?key=k", "Host: 127.0.0.1");
     assert!(status(&reply) == "404" && reply.contains("switched off by admin.explain"), "{reply}");
     let output = run(&["explain", "--admin", &off.admin().to_string(), "k"]);
@@ -140,6 +145,16 @@ fn over_tls_the_commands_find_the_certificate_and_the_credentials_in_the_configu
     assert_eq!(succeeds(&["health", "--config", &file]), "ready\n");
     let text = succeeds(&["explain", "--config", &file, "k"]);
     assert!(text.starts_with("k: fresh for ") && text.contains("asked by sidecar "), "{text}");
+    let table = succeeds(&["top", "--once", "--config", &file]);
+    assert!(table.starts_with("by requests; "), "{table}");
+    succeeds(&["trace", "--for", "0.1s", "--config", &file]);
+    let wrong = admin("").replace(&files.path("users"), &files.path("token"));
+    kennel.write_config(&toml(&addresses(&servers), &wrong).replace("listen = \"127.0.0.1:0\"", &listen));
+    for command in ["top", "trace"] {
+        let output = run(&[command, "--config", &file]);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && errors.contains(" replied 401: "), "{errors}");
+    }
     // A client that checks the certificate by the CA, and one without TLS.
     let request = format!("printf 'GET /metrics HTTP/1.0\\r\\n{ANN}\\r\\n\\r\\n'");
     let client = format!("openssl s_client -quiet -verify_return_error -CAfile {}", made.path("ca.pem"));

@@ -36,6 +36,7 @@ mod marks;
 mod memory;
 mod meta;
 mod near;
+mod observe;
 mod open_files;
 mod outage;
 mod passwords;

@@ -24,7 +24,7 @@ const LAYERS: [&[&str]; 6] = [
     &["proxy", "monitor"],
     SIBLINGS,
     &["embedded"],
-    &["protocol", "metrics", "error", "pem", "clock", "dns", "random"],
+    &["protocol", "metrics", "error", "pem", "trace", "hot", "clock", "dns", "random"],
 ];
 /// Modules that do not import each other. Only the proxy uses them together.
 const SIBLINGS: &[&str] = &["rule", "guard", "kinds", "failover", "upstream"];
@@ -51,7 +51,7 @@ struct Dependency {
     tests_too: bool,
 }
 
-const DEPENDENCIES: [Dependency; 18] = [
+const DEPENDENCIES: [Dependency; 19] = [
     Dependency { what: "bincode", words: &["bincode"], files: &["src/guard/envelope.rs"], tests_too: true },
     Dependency { what: "prometheus", words: &["prometheus"], files: &["src/metrics/"], tests_too: true },
     Dependency {
@@ -80,6 +80,7 @@ const DEPENDENCIES: [Dependency; 18] = [
         files: &["src/open_files.rs", "src/systemd.rs", "src/takeover/"],
         tests_too: true,
     },
+    Dependency { what: "ratatui", words: &["ratatui", "crossterm"], files: &["src/cli/"], tests_too: true },
     Dependency { what: "toml", words: &["toml"], files: &["src/config/"], tests_too: false },
     Dependency { what: "socket2", words: &["socket2"], files: &["src/listener/socket.rs"], tests_too: false },
     Dependency { what: "listenfd", words: &["listenfd"], files: &["src/systemd.rs"], tests_too: true },

@@ -5,7 +5,7 @@ use hyper::StatusCode;
 
 use super::{Asked, Needs, Replying, Route, Verb};
 use crate::admin::access::Feature;
-use crate::admin::query;
+use crate::admin::query::parameters;
 use crate::admin::replies::{JSON, TEXT, reply};
 use crate::admin::view::NotExplained;
 use crate::protocol::base64;
@@ -44,17 +44,17 @@ fn explain(asked: Asked) -> Replying {
 /// The key, and whether JSON is wanted.
 fn parse(asked: &Asked) -> Result<(Vec<u8>, bool), String> {
     let (mut key, mut is_base64, mut json) = (None, false, asked.accept.contains("application/json"));
-    for (name, value) in query::pairs(&asked.query) {
-        match (&name[..], &value[..]) {
-            (b"key", _) if key.is_some() => return Err("key is given twice".to_owned()),
-            (b"key", _) => key = Some(value),
-            (b"base64", b"" | b"1" | b"true") => is_base64 = true,
-            (b"base64", b"0" | b"false") => is_base64 = false,
-            (b"base64", _) => return Err("base64 must be 1 or 0".to_owned()),
-            (b"format", b"json") => json = true,
-            (b"format", b"text") => json = false,
-            (b"format", _) => return Err("format must be json or text".to_owned()),
-            _ => return Err(format!("unknown parameter {}", crate::proxy::shown(&name))),
+    for (name, value) in parameters(&asked.query)? {
+        match (&*name, &value[..]) {
+            ("key", _) if key.is_some() => return Err("key is given twice".to_owned()),
+            ("key", _) => key = Some(value),
+            ("base64", b"" | b"1" | b"true") => is_base64 = true,
+            ("base64", b"0" | b"false") => is_base64 = false,
+            ("base64", _) => return Err("base64 must be 1 or 0".to_owned()),
+            ("format", b"json") => json = true,
+            ("format", b"text") => json = false,
+            ("format", _) => return Err("format must be json or text".to_owned()),
+            _ => return Err(format!("unknown parameter {}", crate::proxy::shown(name.as_bytes()))),
         }
     }
     let key = key.ok_or("key is missing")?;

@@ -124,6 +124,13 @@ pub fn is_packet(reply: &[u8]) -> bool {
     reply.first() == Some(&REPLY)
 }
 
+/// The length in bytes of the value in a reply, which begins these bytes; the value itself may be missing. 0: there is none.
+pub fn value_of_packet(reply: &[u8]) -> usize {
+    let Some(&[_, _, key @ .., extras, _, _, _, a, b, c, d]) = reply.first_chunk::<12>() else { return 0 };
+    let body = u32::from_be_bytes([a, b, c, d]) as usize;
+    body.saturating_sub(usize::from(u16::from_be_bytes(key)) + usize::from(extras))
+}
+
 /// Whether these bytes begin with a reply that has this status.
 pub fn has_status(reply: &[u8], status: Status) -> bool {
     is_packet(reply) && reply.get(6..8) == Some(&status.number().to_be_bytes())

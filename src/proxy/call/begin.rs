@@ -24,6 +24,7 @@ use crate::proxy::replies::dialect::Dialect;
 use crate::proxy::replies::meta::MetaDialect;
 use crate::proxy::scope::AccessSet;
 use crate::proxy::structures::call::{RESERVED, StructureCall, refusal};
+use crate::trace::Timing;
 use crate::upstream::GetKind;
 
 /// The reply to `version`, from which clients derive the server's features. It has one word after `VERSION`, because Dalli
@@ -47,11 +48,11 @@ impl Call {
     ) -> Option<Call> {
         let (command, quiet) = name(request);
         let reply = |text: &'static str| Kind::Reply(Bytes::from_static(text.as_bytes()));
-        let count = |outcome| proxy.metrics.request(NO_RULE, command, outcome, std::time::Duration::ZERO);
-        let structure = |call: Result<StructureCall, &'static str>, rule| match call {
+        let count = |outcome| proxy.count_at_once(client, command, outcome);
+        let structure = |call: Result<StructureCall, &'static str>, rule, key: &[u8]| match call {
             Ok(call) => Kind::Structure(Box::new(call)),
             Err(line) => {
-                proxy.metrics.request(rule, command, refusal(line), std::time::Duration::ZERO);
+                proxy.count_unsent(client, rule, command, refusal(line), key);
                 reply(line)
             }
         };
@@ -96,17 +97,18 @@ impl Call {
                 KeyClass::Raw { pool, rule } => {
                     Kind::Forward(Forward::new(request, key, pool, rule, proxy, client))
                 }
-                KeyClass::Structure(key) => {
+                KeyClass::Structure(class) => {
+                    let changed = *key;
                     let key = match request {
-                        Request::Store(_) => proxy.structure_key_to_store(key),
-                        _ => key,
+                        Request::Store(_) => proxy.structure_key_to_store(class),
+                        _ => class,
                     };
                     accesses = proxy.structure_access(&key, true);
                     if busy(&accesses) {
                         return None;
                     }
                     let rule = proxy.structure(&key).rule;
-                    structure(StructureCall::classic(request, key, proxy, client), rule)
+                    structure(StructureCall::classic(request, key, proxy, client), rule, changed)
                 }
                 KeyClass::Reserved => {
                     count(Outcome::ClientError);
@@ -195,9 +197,13 @@ impl Call {
                         let plan = proxy.structure(&key);
                         Kind::Forward(Forward::meta(meta, &key.key, plan.pool, plan.rule, proxy, client))
                     }
-                    KeyClass::Structure(key) => {
-                        let rule = proxy.structure(&key).rule;
-                        structure(StructureCall::meta(meta, dialect(), key, proxy, client), rule)
+                    KeyClass::Structure(structure_key) => {
+                        let rule = proxy.structure(&structure_key).rule;
+                        structure(
+                            StructureCall::meta(meta, dialect(), structure_key, proxy, client),
+                            rule,
+                            key,
+                        )
                     }
                     KeyClass::Reserved => {
                         count(Outcome::ClientError);
@@ -245,7 +251,16 @@ impl Call {
         if !invalidates.is_empty() {
             accesses = AccessSet::everything();
         }
-        Some(Call { command, began: client.turn_time(), quiet, head: None, accesses, invalidates, kind })
+        Some(Call {
+            command,
+            began: client.turn_time(),
+            quiet,
+            head: None,
+            accesses,
+            invalidates,
+            timing: Timing::default(),
+            kind,
+        })
     }
 
     /// Begins one part of a long get. Returns `None` as [`Call::begin`] does.
@@ -281,7 +296,8 @@ impl Call {
         let began = client.turn_time();
         let call = |kind, accesses| {
             let invalidates = Box::default();
-            Call { command, began, quiet: false, head: None, accesses, invalidates, kind }
+            let timing = Timing::default();
+            Call { command, began, quiet: false, head: None, accesses, invalidates, timing, kind }
         };
         let mut rest = keys.iter();
         let only = rest.next().filter(|_| part.is_none() && rest.next().is_none());
@@ -361,9 +377,18 @@ impl Call {
         if refused.skip_data > 0 && !refused.reply.starts_with(b"CLIENT_ERROR") {
             proxy.metrics.too_large();
         }
-        proxy.metrics.request(NO_RULE, Command::Other, outcome, std::time::Duration::ZERO);
+        proxy.count_at_once(client, Command::Other, outcome);
         let (command, invalidates) = (Command::Other, Box::default());
-        Some(Call { command, began: client.turn_time(), quiet, head: None, accesses, invalidates, kind })
+        Some(Call {
+            command,
+            began: client.turn_time(),
+            quiet,
+            head: None,
+            accesses,
+            invalidates,
+            timing: Timing::default(),
+            kind,
+        })
     }
 
     /// Begins a `gat` that is refused because of a key after these: memcached touches these first.
@@ -384,7 +409,7 @@ impl Call {
         let touches = keys.iter().filter_map(|key| Call::begin(&touch(key), proxy, client, |_| false));
         let kind = Kind::Touches(touches.collect(), reply);
         let (command, invalidates) = (Command::Other, Box::default());
-        proxy.metrics.request(NO_RULE, command, Outcome::ClientError, std::time::Duration::ZERO);
+        proxy.count_at_once(client, command, Outcome::ClientError);
         Some(Call {
             command,
             began: client.turn_time(),
@@ -392,6 +417,7 @@ impl Call {
             head: None,
             accesses,
             invalidates,
+            timing: Timing::default(),
             kind,
         })
     }

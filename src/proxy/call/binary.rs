@@ -1,14 +1,13 @@
 //! How a binary request begins. It is forwarded, or handled by the guard, as a text request is.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use super::get::{BinaryGets, Get};
 use super::poll::{Call, Kind};
-use crate::metrics::{Command as Label, NO_RULE, Outcome};
+use crate::metrics::{Command as Label, Outcome};
 use crate::protocol::binary::parse::{Command, Refused, Request, Store};
 use crate::protocol::binary::reply::{put_done, put_error, put_statistic, put_text, put_translated};
 use crate::protocol::binary::{self, Head, Operation, Status};
@@ -26,6 +25,7 @@ use crate::proxy::replies::dialect::Dialect;
 use crate::proxy::scope::AccessSet;
 use crate::proxy::server_key::is_text;
 use crate::proxy::structures::call::{RESERVED, StructureCall, refusal};
+use crate::trace::Timing;
 use crate::upstream::GetKind;
 
 /// What an error is to a delete that accompanies it.
@@ -45,7 +45,7 @@ impl Call {
             return Call::binary_get(key, exptime, head, proxy, client, busy);
         }
         let label = label(head, command);
-        let count = |outcome| proxy.metrics.request(NO_RULE, label, outcome, Duration::ZERO);
+        let count = |outcome| proxy.count_at_once(client, label, outcome);
         let reply = |write: &dyn Fn(&mut BytesMut)| {
             let mut out = BytesMut::new();
             write(&mut out);
@@ -72,10 +72,11 @@ impl Call {
                 KeyClass::Raw { pool, rule } => {
                     Kind::Forward(Forward::binary(command, head, (pool, rule), proxy, client))
                 }
-                KeyClass::Structure(key) => {
+                KeyClass::Structure(class) => {
+                    let changed = key;
                     let key = match command {
-                        Command::Store(_) => proxy.structure_key_to_store(key),
-                        _ => key,
+                        Command::Store(_) => proxy.structure_key_to_store(class),
+                        _ => class,
                     };
                     accesses = proxy.structure_access(&key, true);
                     if busy(&accesses) {
@@ -86,7 +87,7 @@ impl Call {
                         Ok(call) => Kind::Structure(Box::new(call)),
                         Err(line) => {
                             let outcome = refusal(line);
-                            proxy.metrics.request(rule, label, outcome, Duration::ZERO);
+                            proxy.count_unsent(client, rule, label, outcome, changed);
                             reply(&|out| put_translated(head, line.as_bytes(), out))
                         }
                     }
@@ -175,7 +176,16 @@ impl Call {
             accesses = AccessSet::everything();
         }
         let (began, head) = (client.turn_time(), Some(head));
-        Some(Call { command: label, began, quiet: false, head, accesses, invalidates, kind })
+        Some(Call {
+            command: label,
+            began,
+            quiet: false,
+            head,
+            accesses,
+            invalidates,
+            timing: Timing::default(),
+            kind,
+        })
     }
 
     /// Begins gets that the client has sent one behind the other, and the `noop` behind them. All keys are read at once, as those of
@@ -194,19 +204,19 @@ impl Call {
         get.add_all(gets.iter().map(|(_, key)| *key), proxy);
         let call = Call::begin_get(get, Label::Get, proxy, client, busy)?;
         if noop.is_some() {
-            proxy.metrics.request(NO_RULE, Label::MetaNoop, Outcome::Ok, Duration::ZERO);
+            proxy.count_at_once(client, Label::MetaNoop, Outcome::Ok);
         }
         Some(call)
     }
 
     /// Adds the `noop` that ends the gets of this call. Returns false if it is another call, or they have another end.
-    pub fn end_gets(&mut self, noop: Head, proxy: &Proxy) -> bool {
+    pub fn end_gets(&mut self, noop: Head, proxy: &Proxy, client: &Client) -> bool {
         let ends = match &mut self.kind {
             Kind::Get(get) => get.binary.as_mut().is_some_and(|binary| binary.end(noop)),
             _ => false,
         };
         if ends {
-            proxy.metrics.request(NO_RULE, Label::MetaNoop, Outcome::Ok, Duration::ZERO);
+            proxy.count_at_once(client, Label::MetaNoop, Outcome::Ok);
         }
         ends
     }
@@ -238,7 +248,16 @@ impl Call {
         };
         let (began, accesses, invalidates) = (client.turn_time(), AccessSet::default(), Box::default());
         let (kind, head) = (Kind::Forward(forward), Some(head));
-        Some(Call { command: label, began, quiet: false, head, accesses, invalidates, kind })
+        Some(Call {
+            command: label,
+            began,
+            quiet: false,
+            head,
+            accesses,
+            invalidates,
+            timing: Timing::default(),
+            kind,
+        })
     }
 
     fn begin_get(
@@ -254,7 +273,16 @@ impl Call {
         }
         get.send(proxy, client);
         let (began, invalidates, kind) = (client.turn_time(), Box::default(), Kind::Get(get));
-        Some(Call { command, began, quiet: false, head: None, accesses, invalidates, kind })
+        Some(Call {
+            command,
+            began,
+            quiet: false,
+            head: None,
+            accesses,
+            invalidates,
+            timing: Timing::default(),
+            kind,
+        })
     }
 
     /// Begins the reply to a binary request that the parser has refused. Returns `None` as [`Call::begin`] does.
@@ -299,16 +327,34 @@ impl Call {
             _ => Outcome::ClientError,
         };
         let (command, invalidates) = (Label::Other, Box::default());
-        proxy.metrics.request(NO_RULE, command, outcome, Duration::ZERO);
+        proxy.count_at_once(client, command, outcome);
         let (began, head) = (client.turn_time(), Some(head));
-        Some(Call { command, began, quiet: false, head, accesses, invalidates, kind })
+        Some(Call {
+            command,
+            began,
+            quiet: false,
+            head,
+            accesses,
+            invalidates,
+            timing: Timing::default(),
+            kind,
+        })
     }
 
     /// A reply that is known.
     pub fn known(reply: Bytes, client: &Client) -> Call {
         let (began, accesses, invalidates) = (client.turn_time(), AccessSet::default(), Box::default());
         let (command, kind) = (Label::Other, Kind::Reply(reply));
-        Call { command, began, quiet: false, head: None, accesses, invalidates, kind }
+        Call {
+            command,
+            began,
+            quiet: false,
+            head: None,
+            accesses,
+            invalidates,
+            timing: Timing::default(),
+            kind,
+        }
     }
 }
 

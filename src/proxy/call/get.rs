@@ -14,8 +14,8 @@ use crate::metrics::Outcome;
 use crate::proxy::client::Client;
 use crate::proxy::guarded::read::GuardedRead;
 use crate::proxy::guarded::tag_reads::TagReads;
-use crate::proxy::key::KeyClass;
-use crate::proxy::key::StructureKey;
+use crate::proxy::key::{GuardedKey, KeyClass, StructureKey};
+use crate::proxy::observe::SeenKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::raw::standby::RawPlace;
 use crate::proxy::replies::classic::put_value_line;
@@ -271,6 +271,26 @@ impl Get {
         self.keys.iter().all(|key| matches!(key, KeyGet::Raw { .. }))
     }
 
+    /// Its key, if it is for one guarded key only.
+    pub(super) fn only_guarded(&self) -> Option<&GuardedKey> {
+        match (&self.keys[..], &self.guarded[..]) {
+            ([KeyGet::Guarded(_)], [get]) => Some(&get.key),
+            _ => None,
+        }
+    }
+
+    /// What is seen of a raw key of this server, and of the value that has been read.
+    fn seen_raw<'k>(
+        &self,
+        key: &'k [u8],
+        server: u32,
+        value: Option<&crate::protocol::reply::Value<'_>>,
+    ) -> SeenKey<'k> {
+        let ServerRead { pool, place, .. } = &self.servers[server as usize];
+        let bytes = value.map_or(0, |value| value.data.len());
+        SeenKey::raw(key, (*pool, place.server), place.limit.is_some(), bytes)
+    }
+
     fn raw_key(&self, at: &Range<u32>) -> &[u8] {
         &self.raw[at.start as usize..at.end as usize]
     }
@@ -353,7 +373,7 @@ impl Get {
             Some(part) => part.long_get.fail(),
             None => {}
         }
-        scope.count(crate::metrics::NO_RULE, Outcome::ClientError);
+        scope.count(crate::metrics::NO_RULE, Outcome::ClientError, SeenKey::none);
         out.extend_from_slice(self.refused.unwrap_or_default().as_bytes());
         Poll::Ready(None)
     }

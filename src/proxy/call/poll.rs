@@ -17,6 +17,7 @@ use crate::proxy::guarded::invalidation::{Invalidation, changes};
 use crate::proxy::guarded::meta_get::MetaGet;
 use crate::proxy::guarded::tag_get::TagGet;
 use crate::proxy::guarded::write::GuardedWrite;
+use crate::proxy::observe::LargeRead;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::raw::flush_all::FlushAll;
 use crate::proxy::raw::forward::Forward;
@@ -24,6 +25,7 @@ use crate::proxy::raw::stats::Statistics;
 use crate::proxy::replies::large::{LargeReply, write_reply};
 use crate::proxy::scope::{AccessSet, CallScope, QueuePosition};
 use crate::proxy::structures::call::StructureCall;
+use crate::trace::Timing;
 
 /// A request in flight.
 pub struct Call {
@@ -36,6 +38,8 @@ pub struct Call {
     pub(super) accesses: AccessSet,
     /// The tags that it bumps if it changes its key.
     pub(super) invalidates: Box<[TagName]>,
+    /// Where its time goes.
+    pub(super) timing: Timing,
     pub(super) kind: Kind,
 }
 
@@ -106,6 +110,20 @@ impl Call {
     /// Runs as far as it can. When it is done, the reply has been appended to `out`, except for a part that is too large to
     /// copy: that is returned, and must be written after `out`.
     pub fn poll(
+        &mut self,
+        proxy: &Rc<Proxy>,
+        client: &Client,
+        position: QueuePosition,
+        cx: &mut Context<'_>,
+        out: &mut BytesMut,
+    ) -> Poll<Option<LargeReply>> {
+        client.pending.begin_turn(self.timing);
+        let polled = self.run(proxy, client, position, cx, out);
+        self.timing = client.pending.timing();
+        polled
+    }
+
+    fn run(
         &mut self,
         proxy: &Rc<Proxy>,
         client: &Client,
@@ -194,7 +212,18 @@ impl Call {
         let CallScope { proxy, client, position, .. } = *scope;
         let invalidates = SmallVec::from_vec(invalidates.into_vec());
         self.kind = Kind::Invalidation(Box::new(Invalidation::begin(invalidates, reply, proxy, client)));
-        self.poll(proxy, client, position, cx, out).map(|_| ())
+        self.run(proxy, client, position, cx, out).map(|_| ())
+    }
+
+    /// What is known of the request when its large value is about to be written. `None` if it is for several keys.
+    pub fn large_read(&self, proxy: &Proxy) -> Option<LargeRead<'_>> {
+        let (key, rule) = match &self.kind {
+            Kind::Forward(forward) => forward.key_and_rule(),
+            Kind::Get(get) => get.only_guarded().map(|key| (&key.key[..], proxy.rule_of(key.guard)))?,
+            Kind::MetaGet(get) => (&get.key().key[..], proxy.rule_of(get.key().guard)),
+            _ => return None,
+        };
+        Some(LargeRead { command: self.command, key, rule, began: self.began, timing: self.timing })
     }
 
     /// Keeps the reply of a call that is done before earlier calls are.

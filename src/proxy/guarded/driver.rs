@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
@@ -43,6 +44,8 @@ struct Wait {
     woken: oneshot::Receiver<WaitEnd>,
     timer: Pin<Box<Sleep>>,
     limits: crate::guard::Wait,
+    /// When it began, on the monotonic clock in ms.
+    began: u64,
 }
 
 impl<M: Machine> Driver<M> {
@@ -138,7 +141,7 @@ impl<M: Machine> Driver<M> {
             let key = added_tags.as_deref().unwrap_or(key);
             let event = match (next.take(), &self.wait) {
                 (Some(event), _) => event,
-                (None, Some(_)) => match self.poll_wait(key, may_wait, proxy, cx) {
+                (None, Some(_)) => match self.poll_wait(key, may_wait, proxy, pending, cx) {
                     Poll::Ready(event) => event,
                     Poll::Pending => break Poll::Pending,
                 },
@@ -277,7 +280,7 @@ impl<M: Machine> Driver<M> {
         }
         proxy.metrics.wait_began();
         let timer = Box::pin(sleep(limits.pause(now.mono)));
-        self.wait = Some(Box::new(Wait { waiter, woken, timer, limits }));
+        self.wait = Some(Box::new(Wait { waiter, woken, timer, limits, began: now.mono }));
         None
     }
 
@@ -286,6 +289,7 @@ impl<M: Machine> Driver<M> {
         key: &GuardedKey,
         may_wait: bool,
         proxy: &Proxy,
+        pending: &PendingReplies,
         cx: &mut Context<'_>,
     ) -> Poll<Event> {
         let Some(wait) = &mut self.wait else { return Poll::Ready(Event::WaitEnded) };
@@ -309,8 +313,9 @@ impl<M: Machine> Driver<M> {
                 wait.timer.set(sleep(wait.limits.pause(now.mono)));
             },
         };
-        let waiter = wait.waiter;
+        let (waiter, began) = (wait.waiter, wait.began);
         self.wait = None;
+        pending.note_build(Duration::from_millis(proxy.now().mono.saturating_sub(began)));
         proxy.metrics.wait_ended(proxy.rule_of(key.guard), end);
         if matches!(end, WaitEnd::Filled | WaitEnd::Freed) {
             return Poll::Ready(Event::Woken);

@@ -76,6 +76,7 @@ impl Invalidation {
                 }
                 Poll::Ready(Ok(bumped)) => {
                     proxy.metrics.tag_bumped();
+                    proxy.observe_bump(name, &scope.request());
                     tag_bumped(name, bumped, proxy, client);
                 }
                 Poll::Ready(Err(failure)) => self.failure = Some(failure),

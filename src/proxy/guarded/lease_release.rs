@@ -28,10 +28,11 @@ impl Proxy {
     }
 
     /// Counts the end of a lease. Returns its key, unless that is not guarded any longer.
-    fn count_end(&self, key: &[u8], end: LeaseEnd) -> Option<GuardedKey> {
+    pub(in crate::proxy) fn count_end(&self, key: &[u8], end: LeaseEnd) -> Option<GuardedKey> {
         let key = self.guarded(key);
         let rule = key.as_ref().map_or(NO_RULE, |key| self.rule_of(key.guard));
         self.metrics.lease_ended(rule, end, Duration::ZERO);
+        self.observe_release(key.as_ref(), end, Duration::ZERO);
         key
     }
 

@@ -64,6 +64,7 @@ impl Proxy {
             Due::Expire(commands) => {
                 let held = policy.max_rebuild;
                 self.metrics.lease_ended(self.rule_of(key.guard), LeaseEnd::Expired, held);
+                self.observe_release(Some(&key), LeaseEnd::Expired, held);
                 spawn_local(async move {
                     self.send_and_wait(commands, &key).await;
                     self.wake_without_value(&key.key);
@@ -86,6 +87,7 @@ impl Proxy {
                         Err((end, commands)) => {
                             if let Some(end) = end {
                                 self.metrics.lease_ended(self.rule_of(key.guard), end, Duration::ZERO);
+                                self.observe_release(Some(&key), end, Duration::ZERO);
                             }
                             self.send_and_wait(commands, &key).await;
                             match end {

@@ -62,6 +62,11 @@ impl MetaGet {
         MetaGet { read, tags, dialect, winner, exptime: flags.exptime }
     }
 
+    /// Its key.
+    pub(crate) fn key(&self) -> &GuardedKey {
+        &self.read.key
+    }
+
     pub(crate) fn poll(
         &mut self,
         scope: &CallScope<'_>,

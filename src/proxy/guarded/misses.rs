@@ -32,6 +32,7 @@ pub(super) fn created(key: &GuardedKey, proxy: &Proxy, client: &Client) {
         let took = proxy.now().mono.saturating_sub(lease.at.mono);
         let rule = proxy.rule_of(key.guard);
         proxy.metrics.lease_ended(rule, LeaseEnd::Filled, Duration::from_millis(took));
+        proxy.observe_rebuild(key, Duration::from_millis(took));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
@@ -44,6 +45,8 @@ pub(super) struct OutageWait {
     woken: oneshot::Receiver<Option<OutageValue>>,
     timer: Pin<Box<Sleep>>,
     limits: Wait,
+    /// When it began, on the monotonic clock in ms.
+    began: u64,
 }
 
 impl Proxy {
@@ -97,9 +100,10 @@ impl Proxy {
         limits: Wait,
         has_won: bool,
     ) -> Box<OutageWait> {
-        let timer = Box::pin(sleep(limits.pause(self.now().mono)));
+        let began = self.now().mono;
+        let timer = Box::pin(sleep(limits.pause(began)));
         self.metrics.wait_began();
-        Box::new(OutageWait { has_won, waiter, woken, timer, limits })
+        Box::new(OutageWait { has_won, waiter, woken, timer, limits, began })
     }
 
     /// The build of another client that has won the key before its server failed. `None` if the key or one of its tags has been
@@ -155,7 +159,11 @@ impl Proxy {
         client: &Client,
         cx: &mut Context<'_>,
     ) -> Poll<OutageAnswer> {
-        let end = |end| self.metrics.wait_ended(self.rule_of(key.guard), end);
+        let began = wait.began;
+        let end = |end| {
+            self.metrics.wait_ended(self.rule_of(key.guard), end);
+            client.pending.note_build(Duration::from_millis(self.now().mono.saturating_sub(began)));
+        };
         match Pin::new(&mut wait.woken).poll(cx) {
             Poll::Ready(Ok(Some(value))) => {
                 end(WaitEnd::Filled);

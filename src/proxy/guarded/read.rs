@@ -23,6 +23,7 @@ use crate::guard::{
 use crate::metrics::Outcome;
 use crate::proxy::client::Client;
 use crate::proxy::key::GuardedKey;
+use crate::proxy::observe::SeenKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::replies::large::is_large;
 use crate::proxy::replies::outcome::{ItemMarks, ReadOutcome};
@@ -234,7 +235,8 @@ impl GuardedRead {
             }
             State::Near(value) => {
                 let rule = proxy.rule_of(self.key.guard);
-                scope.count(rule, Outcome::Hit);
+                let bytes = value.hit().payload.len();
+                scope.count(rule, Outcome::Hit, || SeenKey::guarded(&self.key, bytes, proxy).near());
                 proxy.metrics.near_hit(rule);
                 let mut hit = value.hit().clone();
                 // A large payload is not copied. It counts towards the memory of the client that it is written to.
@@ -285,7 +287,8 @@ impl GuardedRead {
                     Poll::Pending => return false,
                     Poll::Ready(ModifyEnd::Touched(touched)) => {
                         end_earlier_miss(&self.key, touched.cas.number, scope);
-                        scope.count(proxy.rule_of(self.key.guard), Outcome::Hit);
+                        let seen = || SeenKey::guarded(&self.key, hit.payload.len(), proxy);
+                        scope.count(proxy.rule_of(self.key.guard), Outcome::Hit, seen);
                         // This command may have expired the value.
                         let hit = match touched.cas.number {
                             0 => hit.clone(),
@@ -354,7 +357,8 @@ impl GuardedRead {
 
     fn fresh(&self, hit: Hit, scope: &CallScope<'_>) -> ReadOutcome {
         end_earlier_miss(&self.key, hit.cas.number, scope);
-        scope.count(scope.proxy.rule_of(self.key.guard), Outcome::Hit);
+        let seen = || SeenKey::guarded(&self.key, hit.payload.len(), scope.proxy);
+        scope.count(scope.proxy.rule_of(self.key.guard), Outcome::Hit, seen);
         let marks = ItemMarks::of(hit.cas.number);
         ReadOutcome::Value(hit, marks)
     }
@@ -382,12 +386,12 @@ impl GuardedRead {
             ReadEnd::Fresh(hit) => self.fresh(hit, scope),
             ReadEnd::Refreshing(hit) => {
                 end_earlier_miss(key, hit.cas.number, scope);
-                scope.count(rule, Outcome::Hit);
+                scope.count(rule, Outcome::Hit, || SeenKey::guarded(key, hit.payload.len(), proxy));
                 let marks = ItemMarks { held: true, ..ItemMarks::of(hit.cas.number) };
                 ReadOutcome::Value(hit, marks)
             }
             ReadEnd::Stale(hit) => {
-                scope.count(rule, Outcome::Stale);
+                scope.count(rule, Outcome::Stale, || SeenKey::guarded(key, hit.payload.len(), proxy));
                 proxy.metrics.stale_served(rule, Duration::from_millis(hit.stale_ms), hit.stale.counted());
                 let marks = ItemMarks { stale: true, held: true, ..ItemMarks::of(hit.cas.number) };
                 ReadOutcome::Value(hit, marks)
@@ -408,7 +412,7 @@ impl GuardedRead {
                     }
                     (Grant::Builds | Grant::NotNeeded, old) => {
                         *won = true;
-                        scope.count(rule, Outcome::MissWon);
+                        scope.count(rule, Outcome::MissWon, || SeenKey::guarded(key, 0, proxy).early(early));
                         ReadOutcome::Won { old, marks: ItemMarks { stale, won: true, ..ItemMarks::of(cas) } }
                     }
                 }
@@ -419,7 +423,8 @@ impl GuardedRead {
             }
             ReadEnd::Missed { seen, held } => {
                 client.note_miss(key, proxy);
-                scope.count(rule, if held { Outcome::MissHeld } else { Outcome::Miss });
+                let outcome = if held { Outcome::MissHeld } else { Outcome::Miss };
+                scope.count(rule, outcome, || SeenKey::guarded(key, 0, proxy));
                 let cas = seen.observed_cas.filter(|_| held).map(|cas| cas.number);
                 let ended = proxy.leases.shard(&key.key).record_miss(&key.key, client.owner, seen, policy);
                 proxy.release(ended);

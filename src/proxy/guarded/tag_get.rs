@@ -13,6 +13,7 @@ use crate::metrics::{NO_RULE, Outcome};
 use crate::protocol::request::Meta;
 use crate::proxy::client::Client;
 use crate::proxy::key::Place;
+use crate::proxy::observe::SeenKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::plan::MetaWinner;
 use crate::proxy::replies::meta::MetaDialect;
@@ -22,6 +23,7 @@ use crate::upstream::pending_replies::ReplyId;
 
 /// The `mg` of a tag in flight.
 pub(crate) struct TagGet {
+    name: TagName,
     dialect: MetaDialect,
     operation: Operation,
     /// `None`: where the tag is kept is not known.
@@ -46,7 +48,7 @@ impl TagGet {
         let place = proxy.tag_place(&proxy.key_of_tag(name), false);
         let ids = proxy.request_tag(name, &[place], flags, &client.pending);
         let (operation, id) = (Operation::Get(flags), ids.and_then(|ids| ids.first().copied()));
-        TagGet { dialect, operation, id, place }
+        TagGet { name: name.clone(), dialect, operation, id, place }
     }
 
     /// Whether the reply has not arrived.
@@ -82,7 +84,7 @@ impl TagGet {
             ServerReply::Failed(failure) if !misses => (ReadOutcome::Failed(failure), Outcome::ServerError),
             _ => (ReadOutcome::Miss(None), Outcome::Miss),
         };
-        scope.count(NO_RULE, outcome);
+        scope.count(NO_RULE, outcome, || SeenKey::tag(&self.name));
         // It is short.
         let _ = self.dialect.write_read(&read, MetaWinner::Miss, 0, out);
         Poll::Ready(())

@@ -1,7 +1,6 @@
 //! `flush_all`: sent to every server of every pool, and acknowledged only if all of them succeed.
 
 use std::task::Poll;
-use std::time::Duration;
 
 use bytes::BytesMut;
 use smallvec::SmallVec;
@@ -11,6 +10,7 @@ use crate::guard::near::Changed;
 use crate::metrics::{LeaseEnd, NO_RULE, Outcome};
 use crate::protocol::reply::Shape;
 use crate::proxy::client::Client;
+use crate::proxy::observe::SeenKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::scope::CallScope;
 use crate::upstream::pending_replies::{Reply, ReplyId};
@@ -32,8 +32,7 @@ impl FlushAll {
         if delay <= 0 {
             client.end_all_misses();
             for key in proxy.leases.all().flat_map(|mut leases| leases.flush(client.owner)) {
-                let rule = proxy.guarded(&key).map_or(NO_RULE, |key| proxy.rule_of(key.guard));
-                proxy.metrics.lease_ended(rule, LeaseEnd::Released, Duration::ZERO);
+                proxy.count_end(&key, LeaseEnd::Released);
             }
         }
         proxy.outage_flush();
@@ -63,7 +62,8 @@ impl FlushAll {
             Some(failed) => out.extend_from_slice(failed.line()),
             None => out.extend_from_slice(OK),
         }
-        scope.count(NO_RULE, if failure.is_some() { Outcome::ServerError } else { Outcome::Ok });
+        let outcome = if failure.is_some() { Outcome::ServerError } else { Outcome::Ok };
+        scope.count(NO_RULE, outcome, SeenKey::none);
         Poll::Ready(())
     }
 }

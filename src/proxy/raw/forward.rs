@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
+use memchr::memchr;
 use smallvec::SmallVec;
 
 use super::binary;
@@ -13,10 +14,11 @@ use crate::error::Failure;
 use crate::metrics::Outcome;
 use crate::protocol::binary::Head;
 use crate::protocol::binary::parse::Command;
-use crate::protocol::binary::reply::put_miss;
+use crate::protocol::binary::reply::{put_miss, value_of_packet};
 use crate::protocol::reply::{Shape, is_of};
 use crate::protocol::request::{Meta, MetaVerb, Request};
 use crate::proxy::client::Client;
+use crate::proxy::observe::SeenKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::replies::binary::put_failure;
 use crate::proxy::replies::large::{LargeReply, write_reply};
@@ -29,9 +31,12 @@ use crate::upstream::pending_replies::{END, Reply, ReplyId};
 /// A forwarded request. The server's reply goes to the client.
 pub(crate) struct Forward {
     id: ReplyId,
+    key: SmallVec<[u8; 32]>,
     rule: usize,
-    /// The index of its server in the pool.
-    server: usize,
+    pool: usize,
+    place: RawPlace,
+    /// The length of the value that it stores, in bytes.
+    stores: usize,
     expects: ExpectedReply,
     /// The reply to the same delete in the other placement, while the servers of the pool change.
     elsewhere: Option<ReplyId>,
@@ -41,29 +46,24 @@ pub(crate) struct Forward {
 enum ExpectedReply {
     /// Passed on.
     Line,
-    /// The reply to a `get`: the pool, and the key that a value must have.
-    Value(usize, SmallVec<[u8; 32]>),
+    /// The reply to a `get`: a value must have the key.
+    Value,
     Meta(Box<ExpectedMetaReply>),
     /// Replaced by this one.
     Replaced(Bytes),
-    /// The reply to a `gets` or `gats`, for a binary client: the pool, and the key that a value must have.
-    BinaryValue(usize, SmallVec<[u8; 32]>, Head),
+    /// The reply to a `gets` or `gats`, for a binary client: a value must have the key.
+    BinaryValue(Head),
     /// The reply to a meta command, for a binary client.
-    Binary(Box<ExpectedBinaryReply>),
-}
-
-/// What is done with the reply to a meta command, for a binary client.
-struct ExpectedBinaryReply {
-    head: Head,
-    key: Box<[u8]>,
-    /// The pool, for a read.
-    get: Option<usize>,
+    Binary {
+        head: Head,
+        reads: bool,
+    },
 }
 
 /// What is done with the reply to a meta command.
 struct ExpectedMetaReply {
-    /// For an `mg`: the pool, and the reply to a miss.
-    get: Option<(usize, SmallVec<[u8; 32]>)>,
+    /// For an `mg`: the reply to a miss.
+    get: Option<SmallVec<[u8; 32]>>,
     /// The status words that a quiet command suppresses.
     hides: &'static [&'static [u8]],
 }
@@ -78,11 +78,12 @@ impl Forward {
         proxy: &Proxy,
         client: &Client,
     ) -> Forward {
-        let RawPlace { server, limit } = proxy.raw_place(key, None, pool);
+        let place = proxy.raw_place(key, None, pool);
+        let RawPlace { server, limit } = place;
         let kind = limit.map_or(kind, |limit| limit.get(kind));
         let id = proxy.pools[pool].connections()[server].get(&client.pending, key, kind);
-        let expects = ExpectedReply::Value(pool, SmallVec::from_slice(key));
-        Forward { id, rule, server, expects, elsewhere: None }
+        let (key, expects) = (SmallVec::from_slice(key), ExpectedReply::Value);
+        Forward { id, key, rule, pool, place, stores: 0, expects, elsewhere: None }
     }
 
     /// Forwards a command that writes one key, without noreply: the reply is discarded here, so that an unexpected reply of the
@@ -95,8 +96,10 @@ impl Forward {
         proxy: &Proxy,
         client: &Client,
     ) -> Forward {
-        let RawPlace { server, limit } = proxy.raw_place(key, None, pool);
+        let place = proxy.raw_place(key, None, pool);
+        let RawPlace { server, limit } = place;
         let connection = &proxy.pools[pool].connections()[server];
+        let stores = if let Request::Store(store) = request { store.data.len() } else { 0 };
         let request = limit.map_or(*request, |limit| limit.request(request));
         let id = connection.send(&client.pending, Shape::Line, |out| put(out, &request));
         let deletes = matches!(request, Request::Delete { .. });
@@ -105,7 +108,8 @@ impl Forward {
         if deletes && let Some(connection) = proxy.raw_connection_elsewhere(key, server, pool) {
             elsewhere = Some(connection.send(&client.pending, Shape::Line, delete));
         }
-        Forward { id, rule, server, expects: ExpectedReply::Line, elsewhere }
+        let (key, expects) = (SmallVec::from_slice(key), ExpectedReply::Line);
+        Forward { id, key, rule, pool, place, stores, expects, elsewhere }
     }
 
     /// Forwards a meta command with one key, without `q` for the same reason. Which replies `q` suppresses depends on the
@@ -118,7 +122,8 @@ impl Forward {
         proxy: &Proxy,
         client: &Client,
     ) -> Forward {
-        let RawPlace { server, limit } = proxy.raw_place(key, None, pool);
+        let place = proxy.raw_place(key, None, pool);
+        let RawPlace { server, limit } = place;
         let connection = &proxy.pools[pool].connections()[server];
         let hides: &[&[u8]] = match (meta.token(b'q'), meta.verb) {
             (None, _) | (_, MetaVerb::Debug | MetaVerb::Noop) => &[],
@@ -129,7 +134,7 @@ impl Forward {
         let flags = limit.map(|limit| limit.flags(meta));
         let meta = &Meta { flags: flags.as_deref().unwrap_or(meta.flags), ..*meta };
         let id = connection.send(&client.pending, Shape::Meta, |out| put_meta(out, meta));
-        let get = (meta.verb == MetaVerb::Get).then(|| (pool, miss(meta, key)));
+        let get = (meta.verb == MetaVerb::Get).then(|| miss(meta, key));
         let deletes = meta.verb == MetaVerb::Delete;
         let mut elsewhere = None;
         if deletes && let Some(connection) = proxy.raw_connection_elsewhere(key, server, pool) {
@@ -141,7 +146,13 @@ impl Forward {
             elsewhere = Some(connection.send(&client.pending, Shape::Meta, delete));
         }
         let expects = ExpectedReply::Meta(Box::new(ExpectedMetaReply { get, hides }));
-        Forward { id, rule, server, expects, elsewhere }
+        let (key, stores) = (SmallVec::from_slice(key), meta.data.len());
+        Forward { id, key, rule, pool, place, stores, expects, elsewhere }
+    }
+
+    /// Its key, and the index of the rule.
+    pub(crate) fn key_and_rule(&self) -> (&[u8], usize) {
+        (&self.key, self.rule)
     }
 
     /// Forwards a `get` or `gat` of a binary client, whose key must be one that text commands can name.
@@ -154,8 +165,10 @@ impl Forward {
         client: &Client,
     ) -> Forward {
         let kind = GetKind { exptime, cas: true };
-        let expects = ExpectedReply::BinaryValue(pool, SmallVec::from_slice(key), head);
-        Forward { expects, ..Forward::get(key, kind, pool, rule, proxy, client) }
+        Forward {
+            expects: ExpectedReply::BinaryValue(head),
+            ..Forward::get(key, kind, pool, rule, proxy, client)
+        }
     }
 
     /// Forwards any other command of a binary client that has a key.
@@ -167,7 +180,8 @@ impl Forward {
         client: &Client,
     ) -> Forward {
         let key = command.key().unwrap_or_default();
-        let RawPlace { server, limit } = proxy.raw_place(key, None, pool);
+        let place = proxy.raw_place(key, None, pool);
+        let RawPlace { server, limit } = place;
         let send = |connection: &Connection, command: &Command<'_>| {
             connection.send_guard(&client.pending, None, |out| binary::put(out, command, limit))
         };
@@ -178,9 +192,9 @@ impl Forward {
         {
             elsewhere = Some(send(connection, &Command::Delete { key, cas: 0 }));
         }
-        let get = matches!(command, Command::Get { .. }).then_some(pool);
-        let expects = ExpectedReply::Binary(Box::new(ExpectedBinaryReply { head, key: key.into(), get }));
-        Forward { id, rule, server, expects, elsewhere }
+        let expects = ExpectedReply::Binary { head, reads: matches!(command, Command::Get { .. }) };
+        let stores = if let Command::Store(store) = command { store.data.len() } else { 0 };
+        Forward { id, key: SmallVec::from_slice(key), rule, pool, place, stores, expects, elsewhere }
     }
 
     /// Replies with `text` whatever the server replies.
@@ -207,22 +221,20 @@ impl Forward {
         if let Some(failure) = self.elsewhere.take().and_then(|id| failure_of(pending.take(id)?)) {
             reply = Reply::Failed(failure);
         }
-        if let (
-            ExpectedReply::Value(pool, key) | ExpectedReply::BinaryValue(pool, key, _),
-            Reply::Answered { bytes, epoch },
-        ) = (&self.expects, &reply)
-            && !is_of(bytes, key)
+        if let (ExpectedReply::Value | ExpectedReply::BinaryValue(_), Reply::Answered { bytes, epoch }) =
+            (&self.expects, &reply)
+            && !is_of(bytes, &self.key)
         {
-            scope.proxy.pools[*pool].connections()[self.server].distrust(*epoch);
+            scope.proxy.pools[self.pool].connections()[self.place.server].distrust(*epoch);
             reply = Reply::Failed(Failure::Refused);
         }
+        let length = out.len();
         let (outcome, large) = match (reply, &self.expects) {
-            (
-                Reply::Answered { bytes, .. } | Reply::Part { bytes, .. },
-                ExpectedReply::BinaryValue(_, key, head),
-            ) => binary::write_classic(*head, key, &bytes, out),
-            (Reply::Answered { bytes, .. }, ExpectedReply::Binary(expected)) => {
-                binary::write_meta(expected.head, &expected.key, &bytes, out)
+            (Reply::Answered { bytes, .. } | Reply::Part { bytes, .. }, ExpectedReply::BinaryValue(head)) => {
+                binary::write_classic(*head, &self.key, &bytes, out)
+            }
+            (Reply::Answered { bytes, .. }, ExpectedReply::Binary { head, .. }) => {
+                binary::write_meta(*head, &self.key, &bytes, out)
             }
             (Reply::Answered { bytes, .. }, _) => (outcome(&bytes), self.expects.write(bytes, out)),
             // It has been selected by its key.
@@ -231,13 +243,50 @@ impl Forward {
                 out.extend_from_slice(END);
                 (if bytes.is_empty() { Outcome::Miss } else { Outcome::Hit }, None)
             }
-            (Reply::Failed(failure), _) => (self.expects.fail(failure, scope.proxy, out), None),
-            (Reply::StaleCas, _) => (self.expects.fail(Failure::Down, scope.proxy, out), None),
+            (Reply::Failed(failure), _) => (self.fail(failure, scope.proxy, out), None),
+            (Reply::StaleCas, _) => (self.fail(Failure::Down, scope.proxy, out), None),
         };
         if !matches!(self.expects, ExpectedReply::Replaced(_)) {
-            scope.count(self.rule, outcome);
+            let seen = || {
+                let replied = large.as_ref().map_or(&out[length..], |large: &LargeReply| &large.bytes[..]);
+                let is_binary =
+                    matches!(self.expects, ExpectedReply::BinaryValue(_) | ExpectedReply::Binary { .. });
+                let bytes = match outcome {
+                    Outcome::Hit if is_binary => value_of_packet(&out[length..]),
+                    Outcome::Hit => value_length(replied),
+                    // The reply to a store has no value.
+                    _ => self.stores,
+                };
+                let RawPlace { server, limit } = self.place;
+                SeenKey::raw(&self.key, (self.pool, server), limit.is_some(), bytes)
+            };
+            scope.count(self.rule, outcome, seen);
         }
         Poll::Ready((outcome, large))
+    }
+
+    /// The server has not replied: a read may be a miss.
+    fn fail(&self, failure: Failure, proxy: &Proxy, out: &mut BytesMut) -> Outcome {
+        let misses = proxy.pools[self.pool].on_error().is_miss();
+        let binary = match &self.expects {
+            ExpectedReply::BinaryValue(head) => Some((*head, misses)),
+            ExpectedReply::Binary { head, reads } => Some((*head, *reads && misses)),
+            _ => None,
+        };
+        if let Some((head, miss)) = binary {
+            match miss {
+                true => put_miss(head, &self.key, out),
+                false => put_failure(head, failure, out),
+            }
+            return if miss { Outcome::Miss } else { Outcome::ServerError };
+        }
+        let miss: Option<&[u8]> = match &self.expects {
+            ExpectedReply::Value => misses.then_some(END),
+            ExpectedReply::Meta(expected) => expected.get.as_deref().filter(|_| misses),
+            _ => None,
+        };
+        out.extend_from_slice(miss.unwrap_or(failure.line()));
+        if miss.is_some() { Outcome::Miss } else { Outcome::ServerError }
     }
 }
 
@@ -254,8 +303,8 @@ impl ExpectedReply {
     /// The server has replied.
     fn write(&self, mut bytes: Bytes, out: &mut BytesMut) -> Option<LargeReply> {
         match self {
-            ExpectedReply::Line | ExpectedReply::Value(..) => {}
-            ExpectedReply::BinaryValue(..) | ExpectedReply::Binary(_) => return None,
+            ExpectedReply::Line | ExpectedReply::Value => {}
+            ExpectedReply::BinaryValue(_) | ExpectedReply::Binary { .. } => return None,
             ExpectedReply::Meta(expected) => {
                 if expected.hides.iter().any(|hidden| bytes.starts_with(hidden)) {
                     return None;
@@ -265,33 +314,13 @@ impl ExpectedReply {
         }
         write_reply(&bytes, b"", out)
     }
+}
 
-    /// The server has not replied: a read may be a miss.
-    fn fail(&self, failure: Failure, proxy: &Proxy, out: &mut BytesMut) -> Outcome {
-        let misses = |pool: usize| proxy.pools[pool].on_error().is_miss();
-        let binary = match self {
-            ExpectedReply::BinaryValue(pool, key, head) => Some((*head, &key[..], Some(*pool))),
-            ExpectedReply::Binary(expected) => Some((expected.head, &expected.key[..], expected.get)),
-            _ => None,
-        };
-        if let Some((head, key, get)) = binary {
-            let miss = get.is_some_and(misses);
-            match miss {
-                true => put_miss(head, key, out),
-                false => put_failure(head, failure, out),
-            }
-            return if miss { Outcome::Miss } else { Outcome::ServerError };
-        }
-        let miss: Option<&[u8]> = match self {
-            ExpectedReply::Value(pool, _) => misses(*pool).then_some(END),
-            ExpectedReply::Meta(expected) => {
-                expected.get.as_ref().and_then(|(pool, miss)| misses(*pool).then_some(&miss[..]))
-            }
-            _ => None,
-        };
-        out.extend_from_slice(miss.unwrap_or(failure.line()));
-        if miss.is_some() { Outcome::Miss } else { Outcome::ServerError }
-    }
+/// The length of the value in the reply to a read: what is between the first line and the last line end, and `END` if there is one.
+fn value_length(reply: &[u8]) -> usize {
+    let head = memchr(b'\n', reply).map_or(reply.len(), |end| end + 1);
+    let value = reply[head..].strip_suffix(END).unwrap_or(&reply[head..]);
+    value.len().saturating_sub(2)
 }
 
 /// Why a delete in the other placement failed, if it did.

@@ -18,6 +18,7 @@ use crate::metrics::{Command, NO_RULE, Outcome, Totals, UpstreamOutcome, Usage};
 use crate::protocol::number;
 use crate::protocol::reply::Shape;
 use crate::proxy::client::Client;
+use crate::proxy::observe::SeenKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::scope::CallScope;
 use crate::proxy::state::server_info::ServerInfo;
@@ -154,7 +155,7 @@ impl Statistics {
                 Outcome::Ok
             }
         };
-        scope.count(NO_RULE, outcome);
+        scope.count(NO_RULE, outcome, SeenKey::none);
         Poll::Ready(())
     }
 

@@ -50,6 +50,13 @@ pub(crate) enum ReadOutcome {
     Failed(Failure),
 }
 
+impl ReadOutcome {
+    /// The length of the value in bytes; 0: there is none.
+    pub(crate) fn length(&self) -> usize {
+        if let ReadOutcome::Value(hit, _) = self { hit.payload.len() } else { 0 }
+    }
+}
+
 /// What only meta replies say about an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ItemMarks {

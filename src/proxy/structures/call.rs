@@ -17,6 +17,7 @@ use crate::protocol::binary::parse as binary;
 use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
 use crate::proxy::client::Client;
 use crate::proxy::key::StructureKey;
+use crate::proxy::observe::SeenKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::plan::{MetaWinner, StructurePlan};
 use crate::proxy::replies::dialect::Dialect;
@@ -43,12 +44,14 @@ pub(crate) struct StructureCall {
     /// Index of the rule in the metrics, and of the pool.
     rule: usize,
     pool: usize,
+    /// The length of what it stores, in bytes.
+    stores: usize,
 }
 
 enum State {
     Run(StructureRun),
     /// The release of a lock that the client has.
-    Release(oneshot::Receiver<Outcome>),
+    Release(StructureKey, oneshot::Receiver<Outcome>),
 }
 
 impl StructureCall {
@@ -164,11 +167,12 @@ impl StructureCall {
             kinds::Request::Delete if is_lock => client.locks.release(key.own_key()),
             _ => None,
         };
+        let stores = if let kinds::Request::Store { data, .. } = &request { data.len() } else { 0 };
         let state = match released {
-            Some(outcome) => State::Release(outcome),
+            Some(outcome) => State::Release(key, outcome),
             None => State::Run(StructureRun::begin(request, key, proxy, client)?),
         };
-        Ok(StructureCall { state, dialect, rule, pool })
+        Ok(StructureCall { state, dialect, rule, pool, stores })
     }
 
     /// Returns the outcome once it is done, and appends the reply to `out`.
@@ -181,7 +185,7 @@ impl StructureCall {
         let CallScope { proxy, client, .. } = scope;
         let released;
         let outcome = match &mut self.state {
-            State::Release(outcome) => {
+            State::Release(_, outcome) => {
                 released = ready!(Pin::new(outcome).poll(cx)).unwrap_or(Outcome::Failed(Failure::Down));
                 &released
             }
@@ -197,7 +201,7 @@ impl StructureCall {
                 outcome
             }
         };
-        let counted = match &self.dialect {
+        let (counted, bytes) = match &self.dialect {
             Dialect::Meta(meta) if meta.reads() => {
                 let read = read_outcome(outcome, &proxy.pools[self.pool]);
                 let counted = counted_read(&read);
@@ -206,14 +210,18 @@ impl StructureCall {
                     out.extend_from_slice(&large.bytes);
                     out.extend_from_slice(large.trailer);
                 }
-                counted
+                (counted, read.length())
             }
             dialect => {
                 dialect.write(&write_outcome(outcome), 0, out);
-                counted_write(outcome)
+                (counted_write(outcome), self.stores)
             }
         };
-        scope.count(self.rule, counted);
+        let key = match &self.state {
+            State::Release(key, _) => key,
+            State::Run(run) => run.key(),
+        };
+        scope.count(self.rule, counted, || SeenKey::structure(key, bytes, proxy));
         Poll::Ready(counted)
     }
 }

@@ -29,6 +29,8 @@ const STALLED_TIMEOUTS: u32 = 4;
 struct Completed {
     sent: Instant,
     count: u64,
+    /// Whether they took long.
+    slow: bool,
 }
 
 impl Connection {
@@ -80,7 +82,11 @@ impl Connection {
         state.unsent_reads.new_turn();
         state.get_line.close();
         while !state.output.is_empty() {
-            match ready!(Pin::new(&mut *socket).poll_write(cx, &state.output)) {
+            let Poll::Ready(written) = Pin::new(&mut *socket).poll_write(cx, &state.output) else {
+                state.is_behind = true;
+                return Poll::Pending;
+            };
+            match written {
                 Ok(0) => return Poll::Ready(ConnectionError::Closed),
                 Ok(written) => state.output.advance(written),
                 Err(error) => return Poll::Ready(ConnectionError::Io(error)),
@@ -90,6 +96,10 @@ impl Connection {
                 state.waiting_for_room.drain(..).for_each(|client| client.wake());
             }
         }
+        if state.is_behind {
+            state.note_unwritten(Instant::now());
+        }
+        (state.unwritten, state.is_behind) = (0, false);
         if state.output.try_reclaim(MAX_KEPT) {
             state.output = BytesMut::new();
         }
@@ -126,7 +136,7 @@ impl Connection {
 
     /// Delivers each complete reply to its requester. Returns true if one of them was large.
     pub(super) fn deliver_all(&self, input: &mut ReadBuffer) -> Result<bool, Garbage> {
-        let mut completed = Completed { sent: input.last_read, count: 0 };
+        let mut completed = Completed { sent: input.last_read, count: 0, slow: false };
         let delivered = self.deliver_each(input, &mut completed);
         self.count(&completed, input.last_read);
         delivered
@@ -162,9 +172,15 @@ impl Connection {
                     Some(requester) => {
                         if request.sent != completed.sent {
                             self.count(completed, input.last_read);
-                            *completed = Completed { sent: request.sent, count: 0 };
+                            let slow =
+                                input.last_read.saturating_duration_since(request.sent) >= self.slow.get();
+                            *completed = Completed { sent: request.sent, count: 0, slow };
                         }
                         completed.count += 1;
+                        if completed.slow {
+                            let requesters = request.sharers.iter().chain([&requester]);
+                            note_slow(requesters, request.sent, request.written, input.last_read);
+                        }
                         deliver(reply, requester, request.sharers);
                     }
                     None => state.timed_out = state.timed_out.saturating_sub(1),
@@ -200,6 +216,7 @@ impl Connection {
         let now = Instant::now();
         let limit = self.server.request_timeout();
         let mut state = self.state.borrow_mut();
+        state.note_unwritten(now);
         let mut ended = 0;
         loop {
             let at = state.timed_out;
@@ -210,7 +227,11 @@ impl Connection {
             if let Some((replies, id)) = request.requester.take() {
                 ended += 1;
                 self.metrics.ended(UpstreamOutcome::Timeout, now - request.sent, 1);
-                for (replies, id) in request.sharers.drain(..).chain([(replies, id)]) {
+                let requester = (replies, id);
+                if now - request.sent >= self.slow.get() {
+                    note_slow(request.sharers.iter().chain([&requester]), request.sent, request.written, now);
+                }
+                for (replies, id) in request.sharers.drain(..).chain([requester]) {
                     replies.deliver(id, Reply::Failed(Failure::TimedOut));
                 }
             }
@@ -232,8 +253,10 @@ impl Connection {
             _ => (Failure::Down, UpstreamOutcome::Down),
         };
         let mut state = self.state.borrow_mut();
+        state.note_unwritten(Instant::now());
         state.phase = Phase::Down;
         (state.timed_out, state.distrusted) = (0, false);
+        (state.unwritten, state.is_behind) = (0, true);
         state.output = BytesMut::new();
         state.unsent_reads.new_turn();
         state.get_line.close();
@@ -256,12 +279,28 @@ impl Connection {
         for request in requests {
             if let Some((replies, id)) = request.requester {
                 self.metrics.ended(outcome, now - request.sent, 1);
-                for (replies, id) in request.sharers.into_iter().chain([(replies, id)]) {
+                let requester = (replies, id);
+                if now - request.sent >= self.slow.get() {
+                    note_slow(request.sharers.iter().chain([&requester]), request.sent, request.written, now);
+                }
+                for (replies, id) in request.sharers.into_iter().chain([requester]) {
                     replies.deliver(id, Reply::Failed(failure));
                 }
             }
         }
     }
+}
+
+/// Notes for each of these that their reply took long: until the request was written, and then until now.
+#[cold]
+fn note_slow<'a>(
+    requesters: impl Iterator<Item = &'a Requester>,
+    sent: Instant,
+    written: Option<Instant>,
+    now: Instant,
+) {
+    let written = written.map_or(sent, |written| written.clamp(sent, now));
+    requesters.for_each(|(replies, id)| replies.note_slow(*id, written - sent, now - written));
 }
 
 /// Delivers a reply to its requester and those that share it. The requester comes first: what the server grants to one reader is

@@ -9,6 +9,7 @@ use crate::guard::{Item, Operation, ServerReply, parse_version, version_of};
 use crate::metrics::{NO_RULE, Outcome};
 use crate::protocol::reply::{Value, is_error_reply as is_error, values};
 use crate::proxy::guarded::wire;
+use crate::proxy::observe::SeenKey;
 use crate::proxy::replies::classic::put_value_line;
 use crate::proxy::replies::outcome::ReadOutcome;
 use crate::proxy::scope::CallScope;
@@ -79,7 +80,10 @@ impl Get {
             }
         }
         let is_error = item.is_none() && self.fails(scope.proxy.plan.tag_pool, scope);
-        scope.count(NO_RULE, if item.is_some() { Outcome::Hit } else { Outcome::Miss });
+        let outcome = if item.is_some() { Outcome::Hit } else { Outcome::Miss };
+        let name = tag.key.strip_prefix(&scope.proxy.plan.tag_prefix[..]).unwrap_or(&tag.key);
+        let bytes = item.as_ref().map_or(0, |item| item.value.len());
+        scope.count(NO_RULE, outcome, || SeenKey::tag(name).with_bytes(bytes));
         (item, failed.filter(|_| is_error))
     }
 
@@ -105,7 +109,8 @@ impl Get {
                     if let Some(value) = &value {
                         out.extend_from_slice(value.raw);
                     }
-                    scope.count(*rule as usize, if value.is_some() { Outcome::Hit } else { Outcome::Miss });
+                    let outcome = if value.is_some() { Outcome::Hit } else { Outcome::Miss };
+                    scope.count(*rule as usize, outcome, || self.seen_raw(key, *server, value.as_ref()));
                 }
                 KeyGet::Tag(tag) => {
                     let (item, failed) = self.take_tag(tag, scope);
@@ -123,7 +128,8 @@ impl Get {
                     let plan = scope.proxy.structure(run.key());
                     let Some(outcome) = run.outcome() else { continue };
                     let read = read_outcome(outcome, &scope.proxy.pools[plan.pool]);
-                    scope.count(plan.rule, counted_read(&read));
+                    let seen = || SeenKey::structure(run.key(), read.length(), scope.proxy);
+                    scope.count(plan.rule, counted_read(&read), seen);
                     match read {
                         ReadOutcome::Value(hit, marks) => {
                             let cas = self.kind.cas.then_some(marks.cas);

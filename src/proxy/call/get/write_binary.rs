@@ -11,6 +11,7 @@ use crate::metrics::{NO_RULE, Outcome};
 use crate::protocol::binary::Head;
 use crate::protocol::binary::reply::{put_done, put_hit, put_miss, put_translated};
 use crate::protocol::reply::{Value, values};
+use crate::proxy::observe::SeenKey;
 use crate::proxy::replies::binary::{put_failure, put_value};
 use crate::proxy::replies::large::LargeReply;
 use crate::proxy::replies::outcome::ReadOutcome;
@@ -71,7 +72,9 @@ impl Get {
                         }
                         None => missed(head, key, replies[server].failure, out),
                     }
-                    scope.count(*rule as usize, if value.is_some() { Outcome::Hit } else { Outcome::Miss });
+                    let outcome = if value.is_some() { Outcome::Hit } else { Outcome::Miss };
+                    scope
+                        .count(*rule as usize, outcome, || self.seen_raw(key, server as u32, value.as_ref()));
                 }
                 KeyGet::Tag(tag) => match self.take_tag(tag, scope) {
                     (Some(item), _) => {
@@ -82,7 +85,7 @@ impl Get {
                 },
                 KeyGet::Structure(at) => match &self.structures[*at] {
                     StructureRead::Refused(line) => {
-                        scope.count(NO_RULE, Outcome::ClientError);
+                        scope.count(NO_RULE, Outcome::ClientError, SeenKey::none);
                         put_translated(head, line.as_bytes(), out);
                     }
                     StructureRead::Sent(run) => {
@@ -90,7 +93,8 @@ impl Get {
                         let pool = &scope.proxy.pools[plan.pool];
                         let read = run.outcome().map(|outcome| read_outcome(outcome, pool));
                         let read = read.unwrap_or(ReadOutcome::Miss(None));
-                        scope.count(plan.rule, counted_read(&read));
+                        let seen = || SeenKey::structure(run.key(), read.length(), scope.proxy);
+                        scope.count(plan.rule, counted_read(&read), seen);
                         let key = &run.key().key;
                         match read {
                             ReadOutcome::Value(hit, marks) => {

@@ -8,6 +8,7 @@ use crate::guard::leases::MissToken;
 use crate::guard::outage::OutageValue;
 use crate::metrics::Outcome;
 use crate::proxy::guarded::outage::{Grant, OutageAnswer};
+use crate::proxy::observe::SeenKey;
 use crate::proxy::replies::large::is_large;
 use crate::proxy::replies::outcome::{ItemMarks, ReadOutcome};
 use crate::proxy::scope::CallScope;
@@ -83,7 +84,7 @@ impl GuardedRead {
         match answer {
             OutageAnswer::Miss => {
                 *won = true;
-                scope.count(proxy.rule_of(key.guard), Outcome::MissWon);
+                scope.count(proxy.rule_of(key.guard), Outcome::MissWon, || SeenKey::guarded(key, 0, proxy));
                 let cas = proxy.leases.shard(&key.key).deliver(&key.key, client.owner);
                 let marks = ItemMarks { won: true, ..ItemMarks::of(cas.unwrap_or(0)) };
                 Some(ReadOutcome::Won { old: None, marks })
@@ -106,7 +107,7 @@ impl GuardedRead {
         let proxy = scope.proxy;
         let key = &self.key;
         if proxy.pool_of(key.guard).on_error() == OnError::Error {
-            scope.count(proxy.rule_of(key.guard), Outcome::ServerError);
+            scope.count(proxy.rule_of(key.guard), Outcome::ServerError, || SeenKey::guarded(key, 0, proxy));
             return Some(ReadOutcome::Failed(failure));
         }
         self.without_stub(may_wait, won, scope)
@@ -145,7 +146,7 @@ impl GuardedRead {
                 None
             }
             OutageAnswer::Value(OutageValue { payload, flags }) => {
-                scope.count(rule, Outcome::Outage);
+                scope.count(rule, Outcome::Outage, || SeenKey::guarded(key, payload.len(), proxy));
                 let payload = if is_large(&payload) { client.pending.keep(payload) } else { payload };
                 let hit = Hit { payload, flags, ttl: Some(0), ..Hit::nothing() };
                 let marks = ItemMarks { stale: true, held: true, ..ItemMarks::of(0) };
@@ -159,7 +160,7 @@ impl GuardedRead {
                 let policy = proxy.policy_of(key);
                 let ended = proxy.leases.shard(&key.key).record_miss(&key.key, client.owner, token, policy);
                 proxy.release(ended);
-                scope.count(rule, Outcome::Miss);
+                scope.count(rule, Outcome::Miss, || SeenKey::guarded(key, 0, proxy));
                 Some(ReadOutcome::Miss(None))
             }
         }

@@ -249,6 +249,7 @@ pub(super) fn begin_delete(
     };
     for _ in 0..ended {
         proxy.metrics.lease_ended(proxy.rule_of(key.guard), LeaseEnd::Released, Duration::ZERO);
+        proxy.observe_release(Some(key), LeaseEnd::Released, Duration::ZERO);
     }
     begin_change(LocalChange::Delete(removal, instead), key, proxy, client)
 }

@@ -75,6 +75,7 @@ impl GuardedWrite {
         if stored.is_none() {
             proxy.outage_write(&key, None, client);
         }
-        GuardedWrite { key, dialect: Dialect::Binary(head), state, invalidated: false }
+        let bytes = if let Command::Store(store) = command { store.data.len() } else { 0 };
+        GuardedWrite { key, dialect: Dialect::Binary(head), state, bytes, invalidated: false }
     }
 }

@@ -75,7 +75,8 @@ impl GuardedWrite {
         if stored.is_none() {
             proxy.outage_write(&key, None, client);
         }
-        GuardedWrite { key, dialect: Dialect::Classic, state, invalidated: false }
+        let bytes = if let Request::Store(store) = request { store.data.len() } else { 0 };
+        GuardedWrite { key, dialect: Dialect::Classic, state, bytes, invalidated: false }
     }
 
     /// A meta command that writes a guarded key.
@@ -169,7 +170,7 @@ impl GuardedWrite {
         if stored.is_none() {
             proxy.outage_write(&key, None, client);
         }
-        GuardedWrite { key, dialect, state, invalidated: false }
+        GuardedWrite { key, dialect, state, bytes: meta.data.len(), invalidated: false }
     }
 
     /// The delete that accompanies the refusal of a too large value. The reply is the refusal.
@@ -183,7 +184,7 @@ impl GuardedWrite {
         let instead = Some((WriteOutcome::Verbatim(instead), None));
         let state = begin_delete(Removal::default(), &key, instead, proxy, client);
         proxy.outage_write(&key, None, client);
-        GuardedWrite { key, dialect, state, invalidated: false }
+        GuardedWrite { key, dialect, state, bytes: 0, invalidated: false }
     }
 
     /// A command on the key of a tag. `delete`, `incr`, `md` and `ma` bump the tag.
@@ -212,7 +213,7 @@ impl GuardedWrite {
             }
             _ => reserved(),
         };
-        GuardedWrite { key, dialect, state, invalidated: false }
+        GuardedWrite { key, dialect, state, bytes: 0, invalidated: false }
     }
 }
 

@@ -89,7 +89,11 @@ pub(super) fn finish_fill(
     let ended = |end| {
         if fill.lease {
             let took = now.mono.saturating_sub(fill.token.at.mono);
-            proxy.metrics.lease_ended(rule, end, Duration::from_millis(took));
+            let took = Duration::from_millis(took);
+            proxy.metrics.lease_ended(rule, end, took);
+            if matches!(end, LeaseEnd::Filled | LeaseEnd::Dropped) {
+                proxy.observe_rebuild(key, took);
+            }
         }
     };
     Ok(match end {

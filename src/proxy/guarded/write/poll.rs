@@ -13,6 +13,7 @@ use crate::metrics::{DropReason, Outcome, WaitEnd};
 use crate::proxy::guarded::elsewhere::DeleteElsewhere;
 use crate::proxy::guarded::misses::{created, end_earlier_miss, tag_bumped};
 use crate::proxy::key::GuardedKey;
+use crate::proxy::observe::SeenKey;
 use crate::proxy::replies::outcome::WriteOutcome;
 use crate::proxy::scope::CallScope;
 
@@ -159,7 +160,9 @@ impl GuardedWrite {
         }
         self.dialect.write(&reply, key.place.fence(), out);
         if !counted {
-            scope.count(proxy.rule_of(key.guard), outcome);
+            let unlocked = matches!(&self.state, State::Fill { fill, .. } if fill.lease);
+            let seen = || SeenKey::guarded(key, self.bytes, proxy).unlocked(unlocked);
+            scope.count(proxy.rule_of(key.guard), outcome, seen);
         }
         Poll::Ready(outcome)
     }

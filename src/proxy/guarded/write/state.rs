@@ -17,6 +17,8 @@ pub(crate) struct GuardedWrite {
     pub(super) key: GuardedKey,
     pub(super) dialect: Dialect,
     pub(super) state: State,
+    /// The length of the value that it stores, in bytes.
+    pub(super) bytes: usize,
     /// The previous placement has been invalidated.
     pub(super) invalidated: bool,
 }

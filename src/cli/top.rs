@@ -1,0 +1,81 @@
+//! `kennel top`: the hottest keys of a running sidecar. `page` is what the sidecar sends, `plain` the table for pipes, and `screen` the
+//! one of a terminal.
+
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::admin_client::{AdminClient, add_parameter};
+use super::arguments::TopArguments;
+use crate::hot::MAX_KEYS;
+use page::{HotPage, Order};
+
+mod page;
+mod plain;
+mod screen;
+
+/// The longest time that a sidecar is given to reply.
+const SIDECAR_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What is asked of which sidecar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Source {
+    client: AdminClient,
+    /// Parameters without `by` and `limit`.
+    query: String,
+}
+
+/// Shows the hottest keys: live if stdout is a terminal, else once. `global`: the configuration file before the command. Returns 1, and
+/// prints the reason to stderr, if an argument is invalid or the sidecar cannot be reached.
+pub fn run(arguments: &TopArguments, global: Option<&Path>) -> ExitCode {
+    match top(arguments, global) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            // The exit code matters even if stderr is closed.
+            let _ = writeln!(io::stderr(), "kennel top: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn top(arguments: &TopArguments, global: Option<&Path>) -> Result<(), String> {
+    let TopArguments { sidecar, by, rule, key, once, json, limit } = arguments;
+    let by = Order::ALL
+        .into_iter()
+        .find(|order| order.word() == by)
+        .ok_or_else(|| format!("--by={by} must be one of {}", Order::ALL.map(Order::word).join(", ")))?;
+    if !(1..=MAX_KEYS).contains(limit) {
+        return Err(format!("--limit={limit} must be 1 to {MAX_KEYS}"));
+    }
+    let mut query = String::new();
+    if let Some(rule) = rule {
+        add_parameter(&mut query, "rule", rule.as_bytes());
+    }
+    if let Some(key) = key {
+        add_parameter(&mut query, "key", key.as_bytes());
+    }
+    let source = Source { client: sidecar.client(global)?, query };
+    if !*once && !*json && io::stdout().is_terminal() {
+        return screen::run(&source, by);
+    }
+    let text = source.fetch(by, *limit)?;
+    let text = match json {
+        true => text + "\n",
+        false => plain::table(&HotPage::parse(&text)?, by),
+    };
+    // The output may be closed: then there is nobody to tell.
+    let _ = io::stdout().write_all(text.as_bytes());
+    Ok(())
+}
+
+impl Source {
+    /// The sidecar's JSON.
+    fn fetch(&self, by: Order, limit: usize) -> Result<String, String> {
+        let mut query = self.query.clone();
+        add_parameter(&mut query, "by", by.word().as_bytes());
+        add_parameter(&mut query, "limit", limit.to_string().as_bytes());
+        self.client.get(&format!("/hot{query}"), SIDECAR_TIMEOUT).map_err(|why| why.to_string())
+    }
+}

@@ -1,0 +1,193 @@
+//! Which events a watcher wants.
+
+use std::time::Duration;
+
+use super::event::Sighting;
+use super::glob::Glob;
+use super::shown::shown_key;
+use crate::metrics::{LeaseEnd, Outcome};
+
+/// The largest denominator of `sample`.
+pub const MAX_SAMPLE: u32 = 1_000_000;
+
+/// Which events a watcher wants. The default is all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// The key matches.
+    pub key: Option<Glob>,
+    /// One of these is the name of the rule.
+    pub rules: Vec<String>,
+    /// One of these is the name of the server, or `pool/server`.
+    pub servers: Vec<String>,
+    /// The outcome matches one of these.
+    pub outcomes: Vec<Glob>,
+    /// It took at least this long.
+    pub slower: Duration,
+    /// Of so many events that match everything else (the second number), this many, at random.
+    pub sample: Option<(u32, u32)>,
+}
+
+impl Filter {
+    /// Sets one condition by its name in a query or on the command line. A later value of the same name replaces the earlier one.
+    ///
+    /// # Errors
+    /// The name is unknown or the value is invalid: a sentence that names both.
+    pub fn set(&mut self, name: &str, value: &[u8]) -> Result<(), String> {
+        let text = || str::from_utf8(value).map_err(|_| "is not UTF-8".to_owned());
+        let list = || Ok(text()?.split(',').map(str::to_owned).collect::<Vec<_>>());
+        let result: Result<(), String> = match name {
+            "key" => Glob::parse(value).map(|glob| self.key = Some(glob)),
+            "rule" => list().map(|rules| self.rules = rules),
+            "server" => list().map(|servers| self.servers = servers),
+            "outcome" => list().and_then(|words| outcomes(&words)).map(|globs| self.outcomes = globs),
+            "slower" => text().and_then(duration).map(|slower| self.slower = slower),
+            "sample" => text().and_then(sample).map(|sample| self.sample = Some(sample)),
+            _ => {
+                return Err(format!(
+                    "{name} is no condition: use key, rule, server, outcome, slower or sample"
+                ));
+            }
+        };
+        result.map_err(|why| format!("{name}={} {why}", shown_key(value)))
+    }
+
+    /// Whether an event meets all conditions but `sample`.
+    pub fn matches(&self, seen: &Sighting<'_>) -> bool {
+        let is_rule = |rule: &String| **rule == **seen.rule;
+        let is_server = |wanted: &String| {
+            seen.server.is_some_and(|server| {
+                *wanted == server
+                    || wanted
+                        .strip_prefix(&**seen.pool)
+                        .and_then(|rest| rest.strip_prefix('/'))
+                        .is_some_and(|rest| rest == server)
+            })
+        };
+        seen.took >= self.slower
+            && (self.rules.is_empty() || self.rules.iter().any(is_rule))
+            && (self.servers.is_empty() || self.servers.iter().any(is_server))
+            && (self.outcomes.is_empty()
+                || self.outcomes.iter().any(|glob| glob.matches(seen.happened.outcome().as_bytes())))
+            && self.key.as_ref().is_none_or(|glob| glob.matches(seen.key))
+    }
+}
+
+/// A list of patterns of outcomes, each of which must match at least one word.
+fn outcomes(patterns: &[String]) -> Result<Vec<Glob>, String> {
+    let words = || {
+        let ends = LeaseEnd::ALL.iter().map(|end| end.word());
+        Outcome::ALL.iter().map(|outcome| outcome.word()).chain(ends)
+    };
+    let glob = |pattern: &String| {
+        let glob = Glob::parse(pattern.as_bytes())?;
+        match words().any(|word| glob.matches(word.as_bytes())) {
+            true => Ok(glob),
+            false => Err(format!(
+                "is no outcome: use {}, or a pattern as miss*",
+                words().collect::<Vec<_>>().join(", ")
+            )),
+        }
+    };
+    patterns.iter().map(glob).collect()
+}
+
+/// `10ms`, `250us`, `1s`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "must be an integer with a unit (us, ms, s): 10ms".to_owned();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
+    let micros = match &text[digits..] {
+        "us" | "µs" => Some(number),
+        "ms" => number.checked_mul(1_000),
+        "s" => number.checked_mul(1_000_000),
+        _ => None,
+    };
+    micros.map(Duration::from_micros).ok_or_else(wrong)
+}
+
+/// `1/100`.
+fn sample(text: &str) -> Result<(u32, u32), String> {
+    let parts = text.split_once('/').and_then(|(of, all)| Some((of.parse().ok()?, all.parse().ok()?)));
+    match parts {
+        Some((of, all)) if 0 < of && of <= all && all <= MAX_SAMPLE => Ok((of, all)),
+        _ => Err(format!(
+            "must be a fraction of at most 1, as 1/100, with a denominator of at most {MAX_SAMPLE}"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::metrics::Command;
+    use crate::trace::event::{Happened, Marks, Peer};
+
+    fn filter(conditions: &[(&str, &str)]) -> Result<Filter, String> {
+        let mut filter = Filter::default();
+        conditions.iter().try_for_each(|(name, value)| filter.set(name, value.as_bytes()))?;
+        Ok(filter)
+    }
+
+    #[test]
+    fn an_event_must_meet_all_conditions() {
+        let (rule, pool) = (Arc::from("pages"), Arc::from("main"));
+        let seen = Sighting {
+            key: b"blog:1:page:7",
+            rule: &rule,
+            server: Some("10.0.0.1:11211"),
+            pool: &pool,
+            client: Peer::Unix(None),
+            happened: Happened::Answered(Command::Get, Outcome::MissWon),
+            took: Duration::from_millis(10),
+            bytes: 0,
+            marks: Marks::default(),
+        };
+        for conditions in [
+            &[][..],
+            &[("key", "blog:*")],
+            &[("rule", "other,pages")],
+            &[("server", "10.0.0.1:11211")],
+            &[("server", "main/10.0.0.1:11211")],
+            &[("outcome", "miss*")],
+            &[("outcome", "hit,miss_won")],
+            &[("slower", "10ms")],
+            &[("key", "*7"), ("rule", "pages"), ("outcome", "miss_won"), ("slower", "9999us")],
+        ] {
+            assert!(filter(conditions).unwrap().matches(&seen), "{conditions:?}");
+        }
+        for conditions in [
+            &[("key", "blog:2*")][..],
+            &[("rule", "page")],
+            &[("server", "10.0.0.2:11211")],
+            &[("server", "other/10.0.0.1:11211")],
+            &[("outcome", "hit")],
+            &[("slower", "11ms")],
+            &[("key", "blog:*"), ("outcome", "hit")],
+        ] {
+            assert!(!filter(conditions).unwrap().matches(&seen), "{conditions:?}");
+        }
+        let near = Sighting { server: None, ..seen };
+        assert!(!filter(&[("server", "10.0.0.1:11211")]).unwrap().matches(&near));
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_what_would_be_right() {
+        for (name, value, expected) in [
+            ("kay", "x", "kay is no condition: use key, rule,"),
+            ("outcome", "mis", "outcome=mis is no outcome: use hit, stale,"),
+            ("slower", "10", "slower=10 must be an integer with a unit"),
+            ("slower", "10m", "slower=10m must be"),
+            ("sample", "2/1", "sample=2/1 must be a fraction"),
+            ("sample", "0/1", "sample=0/1 must be"),
+            ("sample", "1/1000001", "sample=1/1000001 must be"),
+            ("key", "", "key= must have 1 to"),
+        ] {
+            let error = filter(&[(name, value)]).unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        assert_eq!(filter(&[("sample", "1/100")]).unwrap().sample, Some((1, 100)));
+        assert!(Filter::default().set("rule", b"\xff").unwrap_err().starts_with("rule=\\xff is not UTF-8"));
+    }
+}
