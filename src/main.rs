@@ -46,6 +46,7 @@ fn main() -> ExitCode {
         None => {}
     }
     match log::init(arguments.log_format) {
+        Ok(()) if arguments.start_takeover => start_takeover(),
         Ok(()) => serve(arguments),
         Err(error @ LogError::Filter(..)) => {
             error!("{error}");
@@ -56,6 +57,21 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Starts a process that takes over, and leaves it to the parent of all.
+fn start_takeover() -> ExitCode {
+    match service().start_takeover() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error!("cannot start the process that is to take over: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn service() -> Service {
+    Service::from_environment(env::args_os().skip(1).collect())
 }
 
 /// Runs the sidecar until SIGTERM or SIGINT, or until another process has taken over. Logs why it cannot start.
@@ -92,7 +108,7 @@ fn run(
     passed: Inherited,
     takeover: bool,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let service = Service::from_environment(env::args_os().skip(1).collect());
+    let service = service();
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     // Before listeners are bound, so that a signal during the start stops the sidecar properly.
     let mut signals = {

@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -19,6 +19,8 @@ use crate::worker::Heartbeat;
 
 /// The argument that has a process take over.
 const TAKEOVER: &str = "--takeover";
+/// The argument that has a process start one that takes over, and end.
+const START_TAKEOVER: &str = "--start-takeover";
 
 /// The process, as the service manager sees it.
 pub struct Service {
@@ -77,34 +79,50 @@ impl Service {
         Some(tokio::spawn(watching).abort_handle())
     }
 
-    /// Starts the program again, to take over from this process. Logs if it fails.
+    /// Has the program start again and take over from this process. Logs if it fails.
+    ///
+    /// A process between the two starts it and ends, so that systemd is the parent of the one that takes over. systemd does not
+    /// wait for a main process that is another's child: it would kill it at once when the service stops.
     pub(super) fn start_successor(&self) {
-        let program = match &self.program {
-            Ok(program) => program,
-            Err(error) => return error!(%error, "cannot tell which program this process runs"),
-        };
+        match self.start(START_TAKEOVER) {
+            Ok(mut child) => {
+                let waiting = move || match child.wait() {
+                    Ok(status) if status.success() => {}
+                    Ok(status) => warn!(%status, "no process that takes over was started"),
+                    Err(error) => warn!(%error, "cannot tell whether a process that takes over was started"),
+                };
+                if let Err(error) = thread::Builder::new().name("kennel-successor".into()).spawn(waiting) {
+                    warn!(%error, "it will not be noticed if no process takes over");
+                }
+            }
+            Err(error) => error!(%error, "cannot start the process that is to take over"),
+        }
+    }
+
+    /// Starts a process that takes over from the running one, and does not wait for it.
+    ///
+    /// # Errors
+    /// The program cannot be started again.
+    pub fn start_takeover(&self) -> io::Result<()> {
+        let child = self.start(TAKEOVER)?;
+        info!(process = child.id(), "started a process that takes over");
+        Ok(())
+    }
+
+    /// Starts the program again, with the same arguments but for `how` it takes over.
+    fn start(&self, how: &str) -> io::Result<Child> {
+        let program = self.program.as_ref().map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot tell which program this process runs: {error}"))
+        })?;
+        let same =
+            self.arguments.iter().filter(|argument| *argument != TAKEOVER && *argument != START_TAKEOVER);
         let mut command = Command::new(program);
-        command.args(self.arguments.iter().filter(|argument| *argument != TAKEOVER)).arg(TAKEOVER);
+        command.args(same).arg(how).stdin(Stdio::null());
         OWN_VARIABLES.iter().for_each(|name| {
             command.env_remove(name);
         });
-        let shown = program.display();
-        match command.stdin(Stdio::null()).spawn() {
-            Ok(mut child) => {
-                info!(program = %shown, process = child.id(), "started a process that takes over");
-                let waiting = move || match child.wait() {
-                    Ok(status) => {
-                        warn!(process = child.id(), %status, "the process that was to take over has ended")
-                    }
-                    Err(error) => {
-                        warn!(process = child.id(), %error, "the process that was to take over is lost")
-                    }
-                };
-                if let Err(error) = thread::Builder::new().name("kennel-successor".into()).spawn(waiting) {
-                    warn!(%error, "the end of the process that takes over will not be noticed");
-                }
-            }
-            Err(error) => error!(program = %shown, %error, "cannot start the process that is to take over"),
-        }
+        command
+            .spawn()
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", program.display())))
     }
 }

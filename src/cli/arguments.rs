@@ -28,6 +28,9 @@ pub struct Arguments {
     /// there is none.
     #[arg(long)]
     pub takeover: bool,
+    /// Start a process with --takeover, and end. The running sidecar uses it.
+    #[arg(long, hide = true)]
+    pub start_takeover: bool,
     /// What to do instead of running the sidecar.
     #[command(subcommand)]
     pub command: Option<Command>,

@@ -396,6 +396,8 @@ fn sigusr2_starts_the_program_again_which_takes_over() {
     let successor = Ends(successor.expect("just checked"));
     let new = || std::fs::read_to_string(format!("/proc/{}/cmdline", successor.0)).unwrap_or_default();
     eventually("the new process runs", || new().ends_with("\0--takeover\0"));
+    // systemd would not wait for the end of a main process that has another parent.
+    assert_ne!(parent(successor.0), old.id());
     within(LONG, "the old process hands over", || {
         old.log().contains("handed over to the new process clients=1")
     });
@@ -403,6 +405,12 @@ fn sigusr2_starts_the_program_again_which_takes_over() {
     let (status, _) = old.end(LONG);
     assert_eq!(status.code(), Some(0));
     assert_eq!(client.get("k").as_deref(), Some(&b"v"[..]));
+}
+
+fn parent(process: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).expect("a parent");
+    parent.trim().parse().expect("a number")
 }
 
 /// A process that is no child of the test. Killed when dropped.

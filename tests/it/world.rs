@@ -342,6 +342,11 @@ impl Kennel {
         self.process.signal(name);
     }
 
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.child.id()
+    }
+
     /// The same in a control group.
     pub(crate) fn start_in_group(group: &Path, toml: &str) -> Kennel {
         let mut command = Command::new("sh");
