@@ -117,6 +117,8 @@ pub enum Mutant {
     ViewOutlivesItself,
     /// The item of a tag counts whatever its fence.
     TagNotSealed,
+    /// A copy of a tag is restored from the other although that one's place has ended.
+    RestoresFromAnEndedPlace,
     /// A lock of another fence counts as held.
     LockOfAnotherFenceIsHeld,
 }

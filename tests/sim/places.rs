@@ -58,16 +58,6 @@ pub fn plan_places(seed: u64, mutant: Option<Mutant>) -> Plan {
     }
 }
 
-/// Seeds that have found a violation, and how many there are.
-pub const FOUND: u64 = 2;
-
-/// - A copy of a tag was restored from the other, whose place had ended meanwhile, after a bump in both places. Both were on one
-///   server, because the two others were away. The seed takes another course since, and tests/it/failover.rs has this now.
-/// - A winner reads the tags after a bump, and the stub before it. A client that lost fills by the same CAS on another connection.
-pub fn plan_found(seed: u64, mutant: Option<Mutant>) -> Plan {
-    plan_places([477_318, 367_126][(seed % FOUND) as usize], mutant)
-}
-
 impl World {
     fn placed(&self, sidecar: usize, home: usize, standby: usize) -> Place {
         if self.plan.moves == 0 {
@@ -126,7 +116,9 @@ impl World {
         };
         let both = kennel::proxy::wire::needs_both_places(operation);
         match item {
-            ItemRef::Tag(tag) | ItemRef::TagCopy(tag) if both && self.plan.copies => {
+            ItemRef::Tag(tag) | ItemRef::TagCopy(tag)
+                if both && self.plan.copies && !self.plan.is(Mutant::RestoresFromAnEndedPlace) =>
+            {
                 op.tag_places[usize::from(tag)].iter().find_map(of_place)
             }
             item => of_place(&op.place_of(item)),

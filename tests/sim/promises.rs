@@ -3,7 +3,7 @@
 use super::checker::Coverage;
 use super::mutants::Mutant;
 use super::near::{plan_near, with_near_in_some};
-use super::places::{FOUND, plan_found, plan_places};
+use super::places::plan_places;
 use super::plan::Plan;
 use super::rare;
 use super::seeds::{every_seed_keeps_the_promises, is_caught};
@@ -87,7 +87,7 @@ fn of_two_copies_of_a_tag_one_may_be_lost_or_late() {
 
 #[test]
 fn what_a_server_that_fails_over_once_brought_back_stays_away() {
-    every_seed_keeps_the_promises(plan_found, FOUND);
+    every_seed_keeps_the_promises(rare::found, rare::ALL_FOUND);
 }
 
 #[test]
@@ -184,5 +184,6 @@ mutants! {
     a_view_that_outlives_itself_is_caught: ViewOutlivesItself, plan_places, 200, "promise 2";
     a_tag_that_is_not_sealed_with_its_fence_is_caught: TagNotSealed, plan_places, 1000, "promise 2";
     a_lock_of_another_fence_that_counts_as_held_is_caught: LockOfAnotherFenceIsHeld, plan_places, 50, "promise 4";
+    a_copy_that_is_restored_from_a_place_that_has_ended_is_caught: RestoresFromAnEndedPlace, rare::found, 1, "promise 2";
     a_tag_first_named_with_the_value_that_counts_as_unmoved_is_caught: NamedTagIsUnmoved, calm, 100, "promise 2";
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::mutants::Mutant;
 use super::near::{plan_near, with_near_in_some};
+use super::places::plan_places;
 use super::plan::{Faults, Guarded, Plan, tag_name};
 use super::seeds::MakePlan;
 
@@ -64,6 +65,46 @@ pub fn late_repairs(seed: u64, mutant: Option<Mutant>) -> Plan {
         faults,
         ..plan
     })
+}
+
+/// Copies of tags are lost all the time, on servers whose places change and that are suspended.
+fn late_repairs_of_places(seed: u64, mutant: Option<Mutant>) -> Plan {
+    let plan = plan_places(seed, mutant);
+    with_one_tag(Plan {
+        copies: true,
+        tag_cache: 0,
+        moves: 200,
+        longest: 300,
+        delay: 10,
+        pause: 20,
+        think: 100,
+        invalidators: (2, 400),
+        faults: Faults { evict_tag: 300, stop: 1000, ..Faults::default() },
+        ..plan
+    })
+}
+
+/// Seeds that have found a violation.
+const FOUND: [(MakePlan, u64); 4] = [
+    // A copy of a tag was restored from the other, whose place had ended meanwhile, after a bump in both places. Both were on one
+    // server, because the two others were away.
+    (late_repairs_of_places, 5366),
+    // The same, in an earlier revision.
+    (plan_places, 477_318),
+    // A winner reads the tags after a bump, and the stub before it. A client that lost fills by the same CAS on another connection.
+    (plan_places, 367_126),
+    // A winner reads its key again after a bump. A client that lost, before the bump and through another sidecar, fills by the same
+    // CAS.
+    (plan_places, 3_038_189),
+];
+
+/// How many there are.
+pub const ALL_FOUND: u64 = FOUND.len() as u64;
+
+/// Each of them.
+pub fn found(seed: u64, mutant: Option<Mutant>) -> Plan {
+    let (planned, seed) = FOUND[(seed % ALL_FOUND) as usize];
+    planned(seed, mutant)
 }
 
 /// Keys are invalidated while they are built, and the clients that build them disconnect.

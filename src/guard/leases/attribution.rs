@@ -1,6 +1,7 @@
 //! Decides which miss a `set` fills, if any. Decision 0010 gives the reasons.
 
 use crate::guard::inputs::Now;
+use crate::guard::tag_version::Versions;
 
 use super::entry::{Entry, EntryKind, MissTokenId, Owner};
 use super::miss_token::MissToken;
@@ -96,7 +97,10 @@ impl<W> Leases<W> {
         let Some(state) = self.keys.get_mut(key) else { return Attribution::NoMiss };
         let ranked = state.entries.iter_mut().filter_map(|entry| Some((rank(entry, owner, now)?, entry)));
         let Some((_, entry)) = ranked.min_by_key(|(rank, _)| *rank) else { return Attribution::NoMiss };
-        let Entry { id, owner: token_owner, kind, token, .. } = entry.clone();
+        let Entry { id, owner: token_owner, kind, mut token, raised, .. } = entry.clone();
+        if raised {
+            token.versions = unknown_versions(&token);
+        }
         if matches!(kind, EntryKind::Lease { renewing: true, .. }) {
             return Attribution::Renewing;
         }
@@ -127,8 +131,8 @@ impl<W> Leases<W> {
     /// All who find the same stub receive the same CAS: the winner, and those that lost. A loser on another
     /// connection may have missed after a bump that the value sent here predates. Its CAS is therefore valid
     /// for this `set`, but its versions are not. Nor are those of the winner on another connection, if one that lost has
-    /// others: the winner may have read the tags later than the stub, and the value may be the loser's. The loser's entry is
-    /// not removed: its own `set` may follow and would count as one without a miss. `is_delete`: the winner's own `set` is
+    /// others: the winner may have read the tags later than the stub, and the value may be the loser's. The same holds once the
+    /// winner's connection has read the key again or bumped a tag. The loser's entry is not removed: its own `set` may follow and would count as one without a miss. `is_delete`: the winner's own `set` is
     /// dropped when it arrives.
     pub fn attribute_by_cas(&mut self, key: &[u8], cas: u64, owner: Owner, is_delete: bool) -> Attribution {
         let Some(state) = self.keys.get_mut(key) else { return Attribution::NoMiss };
@@ -137,10 +141,10 @@ impl<W> Leases<W> {
         let matching = own
             .or_else(|| received().find(|entry| entry.is_lease()))
             .or_else(|| received().find(|entry| entry.kind == EntryKind::Miss));
-        let Some(Entry { id, owner: token_owner, kind, mut token, .. }) = matching.cloned() else {
+        let Some(Entry { id, owner: token_owner, kind, mut token, raised, .. }) = matching.cloned() else {
             return Attribution::NoMiss;
         };
-        let may_predate = received().any(|entry| entry.token.versions != token.versions);
+        let may_predate = raised || received().any(|entry| entry.token.versions != token.versions);
         let lease = match kind {
             EntryKind::Lease { renewing: true, .. } => return Attribution::Renewing,
             EntryKind::Lease { .. } => true,
@@ -159,8 +163,7 @@ impl<W> Leases<W> {
             self.owners.remove_lease(token_owner, id);
         }
         if token_owner != owner && (!lease || may_predate) {
-            // Versions that no tag ever has.
-            token.versions.iter_mut().for_each(|version| *version = 0);
+            token.versions = unknown_versions(&token);
         }
         let owner = (token_owner != owner && lease).then_some(token_owner);
         Attribution::Fill { token, lease, owner }
@@ -199,6 +202,11 @@ impl<W> Leases<W> {
         self.remove_if_idle(key);
         Some(token)
     }
+}
+
+/// As many versions as the token has. No tag ever has these, so the value is out of date for the next reader.
+fn unknown_versions(token: &MissToken) -> Versions {
+    token.versions.iter().map(|_| 0).collect()
 }
 
 /// In which order the misses of other connections are considered; `None` if not at all.

@@ -52,6 +52,9 @@ pub(super) struct Entry {
     pub(super) max_rebuild: u64,
     /// A `set` of another connection that could fill this miss has been counted.
     pub(super) paired: bool,
+    /// The connection has read the key again, or bumped a tag, since the miss: `token` has later versions. A value that another
+    /// connection built after the same miss may be older.
+    pub(super) raised: bool,
 }
 
 impl Entry {

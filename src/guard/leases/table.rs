@@ -144,9 +144,13 @@ impl<W> Leases<W> {
             let same_place = token.holds(entry.token.fence, entry.token.plan);
             if same_place && (same_stub || token.observed_cas == entry.token.observed_cas) {
                 let MissToken { versions, added_tags, at: Now { wall, .. }, .. } = token;
-                self.update_token(key, owner, |entry| {
-                    (entry.versions, entry.added_tags, entry.at.wall) = (versions, added_tags, wall);
+                let raised = versions != entry.token.versions;
+                self.update_token(key, owner, |token| {
+                    (token.versions, token.added_tags, token.at.wall) = (versions, added_tags, wall);
                 });
+                if let Some(entry) = self.entry_of_mut(key, owner) {
+                    entry.raised |= raised;
+                }
                 return ended;
             }
             let (commands, fence, plan) = (entry.token.unlock(), entry.token.fence, entry.token.plan);
@@ -173,8 +177,9 @@ impl<W> Leases<W> {
             EntryKind::Taken { .. } => None,
             _ => token.observed_cas.map(|cas| cas.number),
         };
-        let (withheld, clearing, paired) = (false, false, false);
-        let entry = Entry { id, owner, kind, token, shown_cas, withheld, clearing, max_rebuild, paired };
+        let (withheld, clearing, paired, raised) = (false, false, false, false);
+        let entry =
+            Entry { id, owner, kind, token, shown_cas, withheld, clearing, max_rebuild, paired, raised };
         self.owners.add(key, &entry);
         self.keys.entry(key.into()).or_default().entries.push(entry);
         id
@@ -332,13 +337,13 @@ impl<W> Leases<W> {
         tags: impl Fn(&[u8]) -> T,
     ) {
         for key in self.owners.keys_of(owner) {
-            let Some(Entry { token, .. }) = self.entry_of_mut(&key, owner) else { continue };
+            let Some(Entry { token, raised, .. }) = self.entry_of_mut(&key, owner) else { continue };
             let own = tags(&key);
             let names = own.as_ref().iter().chain(&token.added_tags);
             for (_, seen) in
                 names.zip(&mut token.versions).filter(|(name, seen)| *name == tag && **seen == from)
             {
-                *seen = to;
+                (*seen, *raised) = (to, true);
             }
         }
     }

@@ -189,6 +189,48 @@ fn a_winners_value_is_as_new_as_its_last_miss() {
 }
 
 #[test]
+fn what_a_winner_reads_or_bumps_later_counts_for_its_own_connection_only() {
+    let reads = |leases: &mut Leases<u32>| {
+        let again = MissToken { versions: smallvec![5], ..token(7) };
+        assert!(leases.record_miss(KEY, 1.into(), again, &Policy::default()).is_empty());
+    };
+    let bumps = |leases: &mut Leases<u32>| {
+        let tag = TagName::from_slice(b"a");
+        leases.record_bump(1.into(), &tag, (4, 5), |_| [tag.clone()]);
+    };
+    let peers = |connection| Owner { connection, peers: 5 };
+    let won = MissToken { versions: smallvec![4], ..token(7) };
+    for later in [&reads as &dyn Fn(&mut Leases<u32>), &bumps] {
+        let mut leases = Leases::default();
+        leases.grant(KEY, 1.into(), won.clone(), &Policy::default());
+        later(&mut leases);
+        let mut others = leases.clone();
+        // The client that read this CAS with its own miss may have done so before the bump, through another sidecar.
+        for (leases, by, versions) in [(&mut leases, 1, 5), (&mut others, 2, 0)] {
+            let Attribution::Fill { token, lease: true, .. } =
+                leases.attribute_by_cas(KEY, 7, by.into(), false)
+            else {
+                panic!("not its lease")
+            };
+            assert_eq!(token.versions[..], [versions]);
+        }
+        let mut pooled: Leases<u32> = Leases::default();
+        pooled.grant(KEY, peers(1), won.clone(), &Policy::default());
+        pooled.record_miss(
+            KEY,
+            peers(1),
+            MissToken { versions: smallvec![5], ..token(7) },
+            &Policy::default(),
+        );
+        let writer = Writer { owner: peers(2), known_miss: KnownMiss::No, pooled: true };
+        let Attribution::Fill { token, lease: true, .. } = pooled.attribute(KEY, writer, NOW) else {
+            panic!("not the lease of its pool")
+        };
+        assert_eq!(token.versions[..], [0]);
+    }
+}
+
+#[test]
 fn a_connection_that_empties_the_servers_ends_all_misses_and_its_next_set_is_new() {
     let mut leases = leased();
     leases.record_miss(b"other", 2.into(), token(9), &Policy::default());
