@@ -1,7 +1,8 @@
 //! Kennel: a memcached sidecar with dog-pile protection and tags.
 //!
 //! The modules are in the order in which a request meets them: the process (`cli` to `open_files`), its edges (`worker` to
-//! `admin`), the servers inside it (`embedded`), the pipeline (`proxy`, and `monitor` beside it) and what it uses (`rule`, `guard`, `kinds`, `failover`, `upstream`,
+//! `admin`), the servers inside it (`embedded`), the pipeline (`proxy`, and `monitor` beside it) and what it uses (`rule`,
+//! `guard`, `kinds`, `failover`, `upstream`,
 //! `protocol`, `metrics`, `error`). The last three give the time, randomness and the log.
 
 pub mod cli;

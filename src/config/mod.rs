@@ -7,7 +7,8 @@
 //! ```
 //!
 //! `load` reads the file as it is, without judging it; `integers` finds the numbers that the parser cannot represent, and `lines`
-//! the line of each key. `key_values` tells what differs between two configurations. `file` declares the keys, and `environment` overrides them. `validate` turns the result into the `settings`. It uses `listen`,
+//! the line of each key. `key_values` tells what differs between two configurations. `file` declares the keys, and `environment`
+//! overrides them. `validate` turns the result into the `settings`. It uses `listen`,
 //! `pools` and `rules` for the larger tables; `kinds` for what only rules of some kinds have. These use the `validator`, which
 //! collects `errors`, and `units` and `addresses`
 //! for single values. `suggestion` finds the key that a misspelled one was meant to be. `admin` reads the one table that

@@ -7,8 +7,8 @@ use super::inputs::Inputs;
 use super::machine::{Event, Machine, Step};
 use super::tags::get_copies;
 
-/// Removes the version of the tag `ItemRef::Tag(0)` and of its copy, and any stub over which a version that was read before may be about to be stored. So
-/// whoever reads the tag next takes the version of the previous placement over, or creates one.
+/// Removes the version of the tag `ItemRef::Tag(0)` and of its copy, and any stub over which a version that was read before may
+/// be about to be stored. So whoever reads the tag next takes the version of the previous placement over, or creates one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Forget;
 

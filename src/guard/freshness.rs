@@ -92,9 +92,9 @@ pub(super) enum ItemState {
 }
 
 /// Recognizes the most common result of a read without a state machine: a fresh value that was sealed with
-/// exactly these tags in this order under this fence, or, without a fence, that has no envelope. [`super::Read`] would return the same hit. For
-/// any other item this returns `None` and leaves the item as it is. The hit has no [`Hit::header`], which
-/// only commands that change the value need.
+/// exactly these tags in this order under this fence, or, without a fence, that has no envelope. [`super::Read`] would return
+/// the same hit. For any other item this returns `None` and leaves the item as it is. The hit has no [`Hit::header`], which only
+/// commands that change the value need.
 pub fn fresh_hit<'a>(
     item: &mut Item,
     mut tags: impl Iterator<Item = (&'a [u8], u64)>,

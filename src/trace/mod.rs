@@ -1,8 +1,9 @@
 //! What happens to keys, event by event, for whoever watches: `GET /trace` and `kennel trace`.
 //!
 //! `event` is what happens, `filter` which of it a watcher wants (`glob` has its patterns), and `tap` the way from the workers to the
-//! watchers. `timing` says where the time of a request goes and `rate_limit` how often the log of slow requests speaks. `shown` limits what is shown of a key, here, in the log and among the [hot keys](crate::hot). The proxy reports what it
-//! does in `proxy/observer.rs`.
+//! watchers. `timing` says where the time of a request goes and `rate_limit` how often the log of slow requests speaks. `shown`
+//! limits what is shown of a key, here, in the log and among the [hot keys](crate::hot). The proxy reports what it does in
+//! `proxy/observer.rs`.
 
 mod event;
 mod filter;

@@ -2,7 +2,8 @@
 //!
 //! `world` starts the servers and sidecars, `client` sends and reads byte by byte, `slow_server` disturbs connections, `gate`
 //! holds a command until an interleaving has happened; then there is one file per promise, in the order of the design. `failover`
-//! takes servers away, in `discovery` they are found in `dns`, in `outage` no server answers, and in `marks` sidecars have different servers. `poison` and `slow_clients` contain malicious and careless clients,
+//! takes servers away, in `discovery` they are found in `dns`, in `outage` no server answers, and in `marks` sidecars have
+//! different servers. `poison` and `slow_clients` contain malicious and careless clients,
 //! `limits` clients that exceed their limits; `fuzz_corpus` replays
 //! what fuzzing found; in `chaos` everything fails at once, in `attack` nothing does.
 

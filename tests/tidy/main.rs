@@ -153,6 +153,8 @@ const PURE: [&str; 13] = [
 const IMPURE: [&str; 8] =
     ["tokio", "tracing", "std::io", "std::fs", "std::net", "std::thread", "std::env", "Instant"];
 
+/// The most characters of a line of Rust that is a comment.
+const MAX_COMMENT: usize = 140;
 /// The longest file, in lines.
 const MAX_LINES: usize = 700;
 /// The longest file of `src/` without its tests, in lines.
@@ -376,6 +378,12 @@ fn untidy_lines(path: &str, text: &str) -> Vec<String> {
         if line.ends_with([' ', '\t', '\r']) {
             problems.push(format!("{path}:{number}: ends in a blank"));
         }
+        // rustfmt leaves comments as they are.
+        if path.ends_with(".rs") && line.trim_start().starts_with("//") && line.chars().count() > MAX_COMMENT
+        {
+            problems
+                .push(format!("{path}:{number}: a comment of more than {MAX_COMMENT} characters in a line"));
+        }
     }
     if !text.ends_with('\n') || text.ends_with("\n\n") {
         problems.push(format!("{path}: must end in one line end"));
@@ -484,6 +492,9 @@ mod tests {
         assert_eq!(untidy_lines("a.go", "\ta\n"), Vec::<String>::new());
         only(untidy_lines("a.md", "a\nb \n"), "a.md:2: ends in a blank");
         only(untidy_lines("a.md", "a"), "one line end");
+        let comment = |length: usize| format!("    // {}\n", "x".repeat(length - 7));
+        assert_eq!(untidy_lines("a.rs", &comment(MAX_COMMENT)), Vec::<String>::new());
+        only(untidy_lines("a.rs", &comment(MAX_COMMENT + 1)), "a.rs:1: a comment of more than");
         assert!(too_long("a.rs", &"x\n".repeat(MAX_LINES)).is_none());
         assert!(too_long("a.rs", &"x\n".repeat(MAX_LINES + 1)).is_some());
         let code = "x\n".repeat(MAX_LINES_WITHOUT_TESTS);

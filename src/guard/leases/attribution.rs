@@ -132,8 +132,8 @@ impl<W> Leases<W> {
     /// connection may have missed after a bump that the value sent here predates. Its CAS is therefore valid
     /// for this `set`, but its versions are not. Nor are those of the winner on another connection, if one that lost has
     /// others: the winner may have read the tags later than the stub, and the value may be the loser's. The same holds once the
-    /// winner's connection has read the key again or bumped a tag. The loser's entry is not removed: its own `set` may follow and would count as one without a miss. `is_delete`: the winner's own `set` is
-    /// dropped when it arrives.
+    /// winner's connection has read the key again or bumped a tag. The loser's entry is not removed: its own `set` may follow
+    /// and would count as one without a miss. `is_delete`: the winner's own `set` is dropped when it arrives.
     pub fn attribute_by_cas(&mut self, key: &[u8], cas: u64, owner: Owner, is_delete: bool) -> Attribution {
         let Some(state) = self.keys.get_mut(key) else { return Attribution::NoMiss };
         let received = || state.entries.iter().filter(|entry| entry.shown_cas == Some(cas));

@@ -63,8 +63,8 @@ impl Proxy {
         }
     }
 
-    /// Sends each command to its server, if its place still has the fence that the key names. `sent` makes the result of a command that is sent, and `known` that of one that is
-    /// not, because a tag version is cached or the place has changed.
+    /// Sends each command to its server, if its place still has the fence that the key names. `sent` makes the result of a
+    /// command that is sent, and `known` that of one that is not, because a tag version is cached or the place has changed.
     pub(super) fn send<T>(
         &self,
         commands: &Commands,
