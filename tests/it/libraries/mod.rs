@@ -9,7 +9,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::world::{Kennel, Memcached, addresses, guarded, memcacheds, raw, sidecar_toml, without_failover};
+use crate::world::{
+    Kennel, Memcached, addresses, guarded, memcacheds, raw, sidecar_toml, temp_dir, without_failover,
+};
 
 /// How the script of a library runs.
 struct Library {
@@ -17,17 +19,20 @@ struct Library {
     script: &'static str,
     /// The command that runs it, without the script.
     runtime: fn() -> Command,
+    /// What follows the script's arguments: a protocol, or nothing.
+    more: &'static [&'static str],
     /// What it needs.
     needs: &'static str,
 }
 
 /// The tests of every library, in a module of its name.
 macro_rules! users_of {
-    ($($library:ident: $script:literal by $runtime:ident, with $needs:literal;)*) => {
+    ($($library:ident: $script:literal $(in $more:ident)? by $runtime:ident, with $needs:literal;)*) => {
         $(mod $library {
             use super::*;
 
-            pub(super) const LIBRARY: Library = Library { script: $script, runtime: $runtime, needs: $needs };
+            pub(super) const LIBRARY: Library =
+                Library { script: $script, runtime: $runtime, more: &[$(stringify!($more))?], needs: $needs };
 
             #[test]
             fn works_on_memcached_itself() {
@@ -60,25 +65,59 @@ users_of! {
     cache_memcached_fast: "cache_memcached_fast.pl" by perl, with "libcache-memcached-fast-perl";
     gomemcache: "gomemcache_users.go" by go, with "Debian's golang-go, and gomemcache of 2023 or newer";
     node_memcached: "node_memcached.js" by node, with "node, and memcached in target/node";
-    dalli: "dalli_users.rb" by ruby, with "Debian's ruby, and Dalli 3.2 or newer";
+    dalli: "dalli_users.rb" in meta by ruby, with "Debian's ruby, and Dalli 3.2 or newer";
+    dalli_binary: "dalli_users.rb" in binary by ruby, with "Debian's ruby, and Dalli 3.2 or newer";
+    pylibmc_binary: "pylibmc_users.py" in binary by python, with "pylibmc in target/venv";
+    php_memcached_binary: "php_memcached.php" in binary by php, with "Debian's php-cli and php-memcached";
+    bmemcached: "bmemcached_users.py" by python, with "python-binary-memcached in target/venv";
+    symfony: "symfony.php" by php, with "Debian's php-symfony-cache and php-symfony-http-foundation";
+    memjs: "memjs_users.js" by node, with "node, and memjs in target/node";
 }
 
 /// Dalli's `get` sends no flag that requests `W`, and takes any value that it receives for a hit.
 #[test]
 fn an_expired_key_is_rebuilt_by_exactly_one_of_several_dalli_clients() {
     let servers = memcacheds(3);
-    let rebuild = Library { script: "dalli_rebuild.rb", ..dalli::LIBRARY };
+    let rebuild = Library { script: "dalli_rebuild.rb", more: &[], ..dalli::LIBRARY };
     let (output, parts) = rebuild.run(sidecar(&servers).address(), "hot:");
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{stdout}\n{stderr}\nIt needs {}.", rebuild.needs);
     assert_eq!((parts.lines().count(), &stdout[..]), (3, &parts[..]), "{stderr}");
 }
 
+/// A listener that expects a user name and a password. Both libraries send them in SASL's PLAIN.
+fn works_with_a_password(library: &Library) {
+    let directory = temp_dir();
+    let users = directory.join("users");
+    std::fs::write(&users, "ann:s3cret\n").expect("write the file");
+    let servers = memcacheds(3);
+    let listener = format!("{{ address = \"127.0.0.1:0\", auth_file = {users:?} }}");
+    let kennel = Kennel::start(&sidecar_of(&servers).replacen("\"127.0.0.1:0\"", &listener, 1));
+    let with = |more| Library { more, ..*library };
+    with(&["ann", "s3cret"]).must_work(kennel.address(), "hot:");
+    for more in [&[][..], &["ann", "wrong"]] {
+        let (output, _) = with(more).run(kennel.address(), "hot:");
+        assert!(!output.status.success(), "{} with {more:?} must fail", library.script);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{} with {more:?}", library.script);
+    }
+    std::fs::remove_dir_all(directory).expect("remove the file");
+}
+
+#[test]
+fn bmemcached_sends_a_password() {
+    works_with_a_password(&bmemcached::LIBRARY);
+}
+
+#[test]
+fn memjs_sends_a_password() {
+    works_with_a_password(&memjs::LIBRARY);
+}
+
 /// libmemcached's own list of what a memcached must do, and its result for this one. It chooses the keys, so all of them are
 /// guarded, or none.
-fn memccapable(address: SocketAddr) -> Vec<String> {
+fn memccapable(protocol: &str, address: SocketAddr) -> Vec<String> {
     let mut command = Command::new("memccapable");
-    command.args(["-a", "-h", &address.ip().to_string(), "-p", &address.port().to_string()]);
+    command.args([protocol, "-h", &address.ip().to_string(), "-p", &address.port().to_string()]);
     let output = command.output();
     let output =
         output.unwrap_or_else(|e| panic!("run memccapable: {e}; scripts/test installs libmemcached-tools"));
@@ -90,12 +129,20 @@ fn memccapable(address: SocketAddr) -> Vec<String> {
 /// Its result for memcached itself: a `delete` with a time is no longer an error.
 fn as_capable_as_memcached(address: SocketAddr) {
     let memcached = Memcached::newest(&[]);
-    assert_eq!(memccapable(address), memccapable(memcached.address));
+    assert_eq!(memccapable("-a", address), memccapable("-a", memcached.address));
+    let binary = memccapable("-b", address);
+    assert_eq!(binary, memccapable("-b", memcached.address));
+    // Each test has a line, and the last line is a summary.
+    assert_eq!(
+        (binary.len(), binary.iter().filter(|line| line.ends_with("[pass]")).count()),
+        (28, 27),
+        "{binary:?}"
+    );
 }
 
 #[test]
 fn memccapable_misses_one_thing_in_the_newest_memcached() {
-    let lines = memccapable(Memcached::newest(&[]).address);
+    let lines = memccapable("-a", Memcached::newest(&[]).address);
     // A failed test has no end of its own on stdout.
     let failed: Vec<&String> = lines.iter().filter(|line| line.matches("ascii ").count() > 1).collect();
     assert_eq!(failed.len(), 1, "{lines:?}");
@@ -118,6 +165,43 @@ fn memccapable_finds_a_guarded_rule_as_capable_as_memcached() {
     as_capable_as_memcached(Kennel::start(&toml).address());
 }
 
+/// libmemcached's command line tools, in the binary protocol.
+fn libmemcacheds_tools(address: SocketAddr, prefix: &str) {
+    let directory = temp_dir();
+    let run = |tool: &str, arguments: &[&str]| {
+        let mut command = Command::new(tool);
+        command.current_dir(&directory).args(["--binary", &format!("--servers={address}")]).args(arguments);
+        let output = command.output();
+        let output =
+            output.unwrap_or_else(|e| panic!("run {tool}: {e}; scripts/test installs libmemcached-tools"));
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (one, two) = (format!("{prefix}one"), format!("{prefix}two"));
+    std::fs::write(directory.join(&one), "first").expect("write a file");
+    std::fs::write(directory.join(&two), "second".repeat(100_000)).expect("write a file");
+    assert!(run("memccp", &[&one, &two]).0);
+    assert_eq!(run("memccat", &[&one]), (true, "first\n".into()));
+    assert_eq!(run("memccat", &[&two]).1.len(), 600_001);
+    assert!(run("memcexist", &[&one]).0);
+    assert!(run("memctouch", &["--expire=100", &one]).0);
+    assert!(run("memcrm", &[&one]).0);
+    assert!(!run("memcexist", &[&one]).0);
+    assert!(!run("memccat", &[&one]).0);
+    assert!(run("memcstat", &[]).1.contains("pid: "));
+    assert!(run("memcflush", &[]).0);
+    assert!(!run("memccat", &[&two]).0);
+    std::fs::remove_dir_all(directory).expect("remove the files");
+}
+
+#[test]
+fn libmemcacheds_tools_work_on_memcached_itself_and_through_both_kinds_of_rules() {
+    libmemcacheds_tools(Memcached::newest(&[]).address, "raw:");
+    for prefix in ["raw:", "hot:"] {
+        let servers = memcacheds(3);
+        libmemcacheds_tools(sidecar(&servers).address(), prefix);
+    }
+}
+
 #[test]
 fn the_page_of_clients_names_every_script_and_every_pinned_version() {
     let page = std::fs::read_to_string(root().join("docs/clients.md")).expect("the page");
@@ -134,7 +218,7 @@ fn the_page_of_clients_names_every_script_and_every_pinned_version() {
     let pins = pins
         .filter(|(name, _)| !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_'));
     let pins: Vec<(&str, &str)> = pins.collect();
-    assert!(pins.len() >= 6, "{pins:?}");
+    assert!(pins.len() >= 8, "{pins:?}");
     for (name, version) in pins {
         assert!(page.contains(&format!(" {version} ")), "docs/clients.md has another {name} than {version}");
     }
@@ -142,8 +226,12 @@ fn the_page_of_clients_names_every_script_and_every_pinned_version() {
 
 /// A sidecar that guards `hot:*`; everything else is raw.
 fn sidecar(servers: &[Memcached]) -> Kennel {
+    Kennel::start(&sidecar_of(servers))
+}
+
+fn sidecar_of(servers: &[Memcached]) -> String {
     let hot = "stale_for = \"30s\"\nlock_ttl = \"3s\"\ncold_wait = \"100ms\"\ntags = [\"posts\"]";
-    Kennel::start(&sidecar_toml(&addresses(servers), &[guarded("hot", "hot:*", hot), raw("raw", "*")]))
+    sidecar_toml(&addresses(servers), &[guarded("hot", "hot:*", hot), raw("raw", "*")])
 }
 
 impl Library {
@@ -152,6 +240,7 @@ impl Library {
         let script = here().join(self.script);
         let mut command = (self.runtime)();
         command.arg(&script).args([&address.ip().to_string(), &address.port().to_string(), prefix]);
+        command.args(self.more);
         let output = command.output();
         let output = output.unwrap_or_else(|e| {
             panic!("run {}: {e}; it needs {}, which scripts/test installs", self.script, self.needs)
@@ -175,7 +264,7 @@ impl Library {
             "{script} with keys {prefix}: {}\n{stdout}\n{stderr}\nIt needs {needs}: scripts/test installs that.",
             output.status
         );
-        assert!(parts.lines().count() > 10, "{script} has no parts: {parts}");
+        assert!(parts.lines().count() > 7, "{script} has no parts: {parts}");
         assert_eq!(stdout, parts, "{script} with keys {prefix} left something out\n{stderr}");
     }
 }

@@ -1,10 +1,12 @@
 <?php
-// What users of PHP's Memcached (php-memcached, libmemcached) do, against HOST PORT, with keys prefixed with PREFIX. Prints a
-// line "OK ..." per part. The first difference from memcached ends the run with a message and exit code 1.
+// What users of PHP's Memcached (php-memcached, libmemcached) do, against HOST PORT, with keys prefixed with PREFIX, in the
+// binary protocol if a fourth argument "binary" follows. Prints a line "OK ..." per part. The first difference from memcached
+// ends the run with a message and exit code 1.
 
 error_reporting(E_ALL);
 ini_set('display_errors', 'stderr');
 [, $host, $port, $prefix] = $argv;
+$binary = ($argv[4] ?? null) === 'binary';
 
 function fail(string $what): never
 {
@@ -29,9 +31,10 @@ set_error_handler(fn ($number, $text) => fail("PHP says: $text"));
 /** @param array<int, mixed> $options */
 function connect(array $options = []): Memcached
 {
-    global $host, $port;
+    global $host, $port, $binary;
     $client = new Memcached();
     $client->setOption(Memcached::OPT_POLL_TIMEOUT, 10000);
+    $client->setOption(Memcached::OPT_BINARY_PROTOCOL, $binary);
     same($client->setOptions($options), true);
     $client->addServer($host, (int) $port);
     return $client;
@@ -79,7 +82,10 @@ same($got, $expected);
 same($client->getMulti([$k('many2'), $k('absent1'), $k('many1')], Memcached::GET_PRESERVE_ORDER),
     [$k('many2') => 'value 2', $k('absent1') => null, $k('many1') => 'value 1']);
 same($client->getDelayed([$k('many3'), $k('absent1')]), true);
-same($client->fetchAll(), [['key' => $k('many3'), 'value' => 'value 3']]);
+$fetched = $client->fetchAll();
+same(count($fetched), 1);
+// The binary protocol always has a CAS and flags.
+same(array_slice($fetched[0], 0, 2), ['key' => $k('many3'), 'value' => 'value 3']);
 same($client->deleteMulti(array_keys($many)), array_fill_keys(array_keys($many), true));
 same($client->getMulti(array_keys($many)), []);
 done('multi-get');
@@ -116,7 +122,7 @@ done('counters');
 $plain = connect([Memcached::OPT_COMPRESSION => false]);
 same($plain->add($k('added'), '1'), true);
 same($plain->add($k('added'), '2'), false);
-same($plain->getResultCode(), Memcached::RES_NOTSTORED);
+same($plain->getResultCode(), $binary ? Memcached::RES_DATA_EXISTS : Memcached::RES_NOTSTORED);
 same($plain->replace($k('added'), '3'), true);
 same($plain->replace($k('absent'), '3'), false);
 same($plain->append($k('added'), '>'), true);
@@ -138,7 +144,8 @@ done('touch');
 same($client->set($k('gone'), 'x', 100), true);
 same($client->touch($k('gone'), 1000000000), true);
 same($client->get($k('gone')), false);
-same($client->set($k('gone'), 'x', -1), true);
+// In the binary protocol a time has no sign.
+same($client->set($k('gone'), 'x', $binary ? 1000000000 : -1), true);
 same($client->get($k('gone')), false);
 same($client->set($k('far'), 'x', 2147483647), true);
 same($client->get($k('far')), 'x');
@@ -169,8 +176,9 @@ same(strlen($client->get($k('z'))), 1843200);
 done('compression');
 
 // It does not send such keys in a text protocol, so users encode them.
-same($client->set($k('ключ-鍵'), 'значение'), false);
-same($client->getResultCode(), Memcached::RES_BAD_KEY_PROVIDED);
+same($client->set($k('ключ-鍵'), 'значение'), $binary);
+same($client->getResultCode(), $binary ? Memcached::RES_SUCCESS : Memcached::RES_BAD_KEY_PROVIDED);
+same($client->get($k('ключ-鍵')), $binary ? 'значение' : false);
 $encoded = $k(rawurlencode('ключ-鍵'));
 same($client->set($encoded, 'значение'), true);
 same($client->getMulti([$encoded, $k('%20')]), [$encoded => 'значение']);
@@ -202,13 +210,13 @@ same($buffered->get($k('b99')), '99');
 same($client->get($k('b0')), '0');
 done('noreply and buffered writes');
 
-// PHP's own sessions: sess_binary_protocol is on by default.
+// PHP's own sessions: sess_binary_protocol and locking are on by default.
 ini_set('session.save_handler', 'memcached');
 ini_set('session.save_path', "$host:$port");
 ini_set('session.use_cookies', '0');
 ini_set('session.use_strict_mode', '0');
 ini_set('session.cache_limiter', '');
-ini_set('memcached.sess_binary_protocol', '0');
+ini_set('memcached.sess_binary_protocol', $binary ? '1' : '0');
 ini_set('memcached.sess_prefix', $k('sess.'));
 for ($visit = 1; $visit <= 3; $visit++) {
     session_id('visitor');
@@ -218,6 +226,28 @@ for ($visit = 1; $visit <= 3; $visit++) {
     same(session_write_close(), true);
 }
 same($client->get($k('sess.visitor')), 'visits|i:3;');
+// Several processes use a session at once: each waits for its lock, so no visit is lost.
+$visits = <<<'PHP'
+    for ($visit = 0; $visit < 5; $visit++) {
+        session_id('visitor');
+        if (!session_start()) exit(1);
+        $_SESSION['visits']++;
+        usleep(1000);
+        if (!session_write_close()) exit(1);
+    }
+    PHP;
+$settings = ['memcached.sess_lock_wait_min=5', 'memcached.sess_lock_wait_max=20', 'memcached.sess_lock_retries=1000'];
+foreach (['session.save_handler', 'session.save_path', 'session.use_cookies', 'session.use_strict_mode', 'session.cache_limiter',
+    'memcached.sess_binary_protocol', 'memcached.sess_prefix'] as $setting) {
+    $settings[] = "$setting=\"" . ini_get($setting) . '"';
+}
+$command = [PHP_BINARY];
+foreach ($settings as $setting) {
+    array_push($command, '-d', $setting);
+}
+$visitors = array_map(fn () => proc_open([...$command, '-r', $visits], [], $pipes), range(1, 3));
+same(array_map('proc_close', $visitors), [0, 0, 0]);
+same($client->get($k('sess.visitor')), 'visits|i:18;');
 session_id('visitor');
 session_start();
 same(session_destroy(), true);
