@@ -71,6 +71,8 @@ users_of! {
     php_memcached_binary: "php_memcached.php" in binary by php, with "Debian's php-cli and php-memcached";
     bmemcached: "bmemcached_users.py" by python, with "python-binary-memcached in target/venv";
     symfony: "symfony.php" by php, with "Debian's php-symfony-cache and php-symfony-http-foundation";
+    laravel: "laravel.php" by php, with "Debian's php-illuminate-cache";
+    laravel_binary: "laravel.php" in binary by php, with "Debian's php-illuminate-cache";
     memjs: "memjs_users.js" by node, with "node, and memjs in target/node";
 }
 

@@ -38,11 +38,12 @@ set_error_handler(fn ($number, $text) => error_reporting() & $number ? fail("PHP
 function connect(): Memcached
 {
     global $host, $port, $prefix;
-    return MemcachedAdapter::createConnection("memcached://$host:$port?timeout=10", ['prefix_key' => $prefix]);
+    return MemcachedAdapter::createConnection("memcached://$host:$port?poll_timeout=15000", ['prefix_key' => $prefix]);
 }
 
 $connection = connect();
 same($connection->getOption(Memcached::OPT_BINARY_PROTOCOL), 1);
+same($connection->getOption(Memcached::OPT_POLL_TIMEOUT), 15000);
 $cache = new MemcachedAdapter($connection, 'app', 100);
 $other = new MemcachedAdapter(connect(), 'app', 100);
 
