@@ -53,6 +53,7 @@ mod promise_8_raw_is_exact;
 mod raw;
 mod reload;
 mod returning_server;
+mod server_errors;
 mod server_versions;
 mod shared_reads;
 mod joined_gets;

@@ -132,6 +132,40 @@ fn a_stale_value_is_marked_and_one_reader_wins_it_with_the_old_value_in_hand() {
 }
 
 #[test]
+fn who_reads_behind_the_winner_in_one_write_is_shown_the_cas_of_the_win() {
+    let (servers, kennel) = world();
+    let mut client = kennel.client();
+    let cas = |line: &str| -> u64 {
+        let word = line.split(' ').find_map(|word| word.strip_prefix('c')).expect("a CAS");
+        word.parse().expect("a number")
+    };
+    // The value has expired, its tag was bumped, or `md I` has marked it.
+    for (key, ends, makes_stale) in
+        [("g:behind", 2, ""), ("t:behind", 90, "md @tag:all\r\n"), ("g:marked", 90, "md g:marked I\r\n")]
+    {
+        run(&mut client, &format!("ms {key} 3 T{ends}\r\nold\r\n"));
+        run(&mut client, makes_stale);
+        if ends == 2 {
+            until_stale(&servers, key, 60);
+        }
+        client.send(format!("mg {key} c R0\r\nmg {key} c\r\ngets {key}\r\nmg {key} c\r\n").as_bytes());
+        let won = client.line();
+        assert!(won.ends_with(" X W"), "{key}: {won}");
+        let behind = client.line();
+        assert!(behind.ends_with(" Z X"), "{key}: {behind}");
+        let item = client.items().expect("the stale value").remove(0);
+        let last = client.line();
+        assert_eq!([cas(&behind), item.cas.expect("a CAS"), cas(&last)], [cas(&won); 3], "{key}");
+        // It is the one that the fill names.
+        assert_eq!(
+            run(&mut kennel.client(), &format!("ms {key} 3 C{}\r\nnew\r\n", cas(&won))),
+            show(b"HD\r\n")
+        );
+        assert_eq!(client.get(key).as_deref(), Some(&b"new"[..]));
+    }
+}
+
+#[test]
 fn a_winner_that_does_not_show_that_it_knows_w_is_told_a_miss_and_its_ms_is_the_fill() {
     let (_servers, kennel) = world();
     for key in ["g:plain", "t:plain"] {
