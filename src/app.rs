@@ -44,7 +44,7 @@ use crate::worker::{Configured, ConnectionLimit, Heartbeat, Order, Switch, Worke
 use admin_server::{AdminServer, BoundAdmin, admin_access, bind_admin};
 use adopter::Adopter;
 use asks::Asks;
-use control_server::ControlServer;
+use control_server::{ControlRequests, ControlServer};
 use in_force::{InForce, Monitors};
 use lasting::Lasting;
 use limits::{max_connections, miss_token_bytes};
@@ -72,7 +72,7 @@ pub use taking_over::start;
 
 /// How long a reload waits until no request uses the former configuration.
 const RETIRE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Requests to reload over HTTP that may wait. Further ones wait to wait.
+/// Requests to reload that may wait. Further ones wait to wait.
 const RELOADS: usize = 8;
 
 /// A running sidecar. When dropped, it stops without waiting.
@@ -88,7 +88,7 @@ pub struct App {
     control: Option<ControlServer>,
     /// Processes that ask to take over.
     takeovers: mpsc::Receiver<Channel>,
-    to_take_over: mpsc::Sender<Channel>,
+    control_requests: ControlRequests,
     heartbeats: Vec<Heartbeat>,
     /// Cancelled when clients are served.
     opened: CancellationToken,
@@ -172,12 +172,13 @@ impl App {
             (Arc::clone(&lasting.metrics), Arc::clone(&lasting.taps)),
             start,
             shown,
-            to_reload,
+            to_reload.clone(),
             asks,
         );
         let adopter = Arc::new(Adopter::new(orders.clone(), Arc::clone(&lasting.connection_limit)));
         adopter.set_listeners(in_force.listeners.numbers());
         let (to_take_over, takeovers) = mpsc::channel(1);
+        let control_requests = ControlRequests { takeovers: to_take_over, reloads: to_reload };
         // One for each worker, and one for the monitors.
         let heartbeats: Vec<_> = (0..=workers).filter_map(|_| heartbeat.map(Heartbeat::new)).collect();
         let mut app = App {
@@ -190,7 +191,7 @@ impl App {
             admin: None,
             control: None,
             takeovers,
-            to_take_over,
+            control_requests,
             heartbeats,
             opened: CancellationToken::new(),
             view: Arc::new(view),
@@ -240,7 +241,8 @@ impl App {
             self.start_admin(admin)?;
         }
         self.show_config();
-        self.control = control.map(|socket| ControlServer::start(socket, &self.adopter, &self.to_take_over));
+        self.control =
+            control.map(|socket| ControlServer::start(socket, &self.adopter, &self.control_requests));
         let (open, readiness) = (self.opened.clone(), self.readiness.clone());
         self.monitors.when_known(self.in_force.known(), move || {
             open.cancel();

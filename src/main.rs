@@ -31,6 +31,9 @@ fn main() -> ExitCode {
             let config = config.as_deref().or(arguments.config.as_deref());
             return cli::explain::run(&question, config, admin.as_deref());
         }
+        Some(Command::Reload { config, control }) => {
+            return cli::reload::run(config.as_deref().or(arguments.config.as_deref()), control.as_deref());
+        }
         Some(Command::Ring { pool, json, old, new }) => {
             return cli::ring::run(old, new, pool.as_deref(), *json);
         }

@@ -3,8 +3,8 @@
 //! - Whoever reaches the address may look, unless it has an `auth_file`: then a request needs a user and password of it, or the token.
 //! - What shows keys can be switched off. Without an `auth_file`, it is shown on this host only, and only under an address or the name
 //!   `localhost`, so that a web page whose name has been made to point here (DNS rebinding) cannot have a browser on this host fetch it.
-//! - A change needs the token, which a browser sends for no web page. Without a `token_file`, a change must come from this host, under a
-//!   name as above, and from no web page: a browser names the page in `Origin`.
+//! - A change needs the token, which a browser sends for no web page. Without a `token_file`, nothing is changed over HTTP: the control
+//!   socket of the process does the same for its user.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use hyper::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN, WWW_AUTHENTICATE};
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, WWW_AUTHENTICATE};
 use hyper::http::HeaderValue;
 use hyper::{Response, StatusCode};
 use tokio::time::Instant;
@@ -89,7 +89,7 @@ pub(super) enum Refused {
     Unknown,
     /// It lacks the token.
     NoToken,
-    /// There is no token, and it comes from another host, under a foreign name or from a web page.
+    /// There is no token: nothing is changed here.
     NoTokenFile,
     /// It comes from another host.
     Remote,
@@ -189,7 +189,6 @@ impl Access {
             Needs::Keys(_) => Ok(()),
             Needs::Change if self.has_token(headers) => Ok(()),
             Needs::Change if self.token.is_some() => Err(Refused::NoToken),
-            Needs::Change if self.is_of_this_host(headers, from) => self.may_look(headers),
             Needs::Change => Err(Refused::NoTokenFile),
         };
         if let Err(Refused::Unknown | Refused::NoToken) = checked
@@ -210,11 +209,6 @@ impl Access {
     fn has_token(&self, headers: &HeaderMap) -> bool {
         let given = credentials(headers, b"bearer");
         given.is_some_and(|given| self.token.as_ref().is_some_and(|token| token.accepts(given)))
-    }
-
-    /// Whether the request comes from this host, under a local name, and from no web page.
-    fn is_of_this_host(&self, headers: &HeaderMap, from: IpAddr) -> bool {
-        from.to_canonical().is_loopback() && self.is_local_name(headers) && !headers.contains_key(ORIGIN)
     }
 
     /// Whether the request names this server by an address, by `localhost` or by the configured host.
@@ -268,7 +262,7 @@ impl Refused {
             ),
             Refused::NoTokenFile => (
                 StatusCode::FORBIDDEN,
-                "without admin.token_file, only a program on this host can change something; SIGHUP reloads the configuration too\n",
+                "without admin.token_file, nothing is changed over HTTP: kennel reload, or SIGHUP, reloads the configuration\n",
             ),
             Refused::Remote => (
                 StatusCode::FORBIDDEN,
@@ -302,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_token_file_only_programs_on_this_host_change_something() {
+    fn without_a_token_file_nothing_is_changed() {
         let access = Access {
             tls: None,
             users: None,
@@ -311,20 +305,19 @@ mod tests {
             shown: vec![Feature::Explain],
             logged: Mutex::default(),
         };
-        let (here, there) = (IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from([10, 0, 0, 7]));
-        for (host, origin, from, expected) in [
-            ("127.0.0.1:9111", None, here, Ok(())),
-            ("127.0.0.1:9111", Some("http://evil.example"), here, Err(Refused::NoTokenFile)),
-            ("127.0.0.1:9111", Some("null"), here, Err(Refused::NoTokenFile)),
-            ("evil.example:9111", None, here, Err(Refused::NoTokenFile)),
-            ("10.0.0.5:9111", None, there, Err(Refused::NoTokenFile)),
+        for (host, authorization, from) in [
+            ("127.0.0.1:9111", "", IpAddr::from(Ipv4Addr::LOCALHOST)),
+            ("localhost", "Bearer ", IpAddr::from(Ipv4Addr::LOCALHOST)),
+            ("10.0.0.5:9111", "Bearer 0123456789abcdef", IpAddr::from([10, 0, 0, 7])),
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(HOST, HeaderValue::from_static(host));
-            if let Some(origin) = origin {
-                headers.insert(ORIGIN, HeaderValue::from_static(origin));
-            }
-            assert_eq!(access.check(Needs::Change, &headers, from), expected, "{host} {origin:?} {from}");
+            headers.insert(AUTHORIZATION, HeaderValue::from_static(authorization));
+            assert_eq!(
+                access.check(Needs::Change, &headers, from),
+                Err(Refused::NoTokenFile),
+                "{host} {from}"
+            );
         }
     }
 

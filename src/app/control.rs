@@ -16,7 +16,7 @@ use tracing::{error, info, warn};
 use super::App;
 use super::handing_over::{self, hand_over};
 use super::service::Service;
-use super::view::ReloadRequest;
+use super::view::{AskedBy, ReloadRequest};
 use crate::clock::unix_ms;
 use crate::config::{self, ConfigErrors, Loaded, Reload};
 use crate::discovery::{self, Change, Discovery};
@@ -162,7 +162,7 @@ pub async fn control(
             warn!("the configuration is not read: {why}");
             if let Trigger::Requested(request) = trigger {
                 // Whoever asked may be gone.
-                let _ = request.send(Err(format!("{why}\n")));
+                let _ = request.result.send(Err(format!("{why}\n")));
             }
             watched.remember();
             continue;
@@ -170,7 +170,12 @@ pub async fn control(
         match trigger {
             Trigger::Hangup => info!("SIGHUP: reading the configuration"),
             Trigger::Changed => info!("a file of the configuration has changed: reading the configuration"),
-            Trigger::Requested(_) => info!("POST /reload: reading the configuration"),
+            Trigger::Requested(ReloadRequest { by: AskedBy::Http, .. }) => {
+                info!("POST /reload: reading the configuration");
+            }
+            Trigger::Requested(ReloadRequest { by: AskedBy::ControlSocket, .. }) => {
+                info!("asked on the control socket: reading the configuration");
+            }
         }
         watched.remember();
         service.notifier.reloading();
@@ -182,7 +187,7 @@ pub async fn control(
         service.ready(app);
         if let Trigger::Requested(request) = trigger {
             // Whoever asked may be gone.
-            let _ = request.send(result);
+            let _ = request.result.send(result);
         }
         watched.follow(source, app);
     }

@@ -1,4 +1,4 @@
-//! The control socket of a running process: another process asks to take over there, or delivers clients.
+//! The control socket of a running process: another process asks to take over there, delivers clients, or asks for a reload.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{info, warn};
 
 use super::adopter::Adopter;
+use super::view::{AskedBy, ReloadRequest, request_reload};
 use crate::config::{Config, ControlPath};
 use crate::systemd;
 use crate::takeover::{Channel, ControlSocket, Message, Received};
@@ -21,6 +22,8 @@ pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 /// The most processes that are connected to the control socket.
 const MAX_CONVERSATIONS: usize = 8;
+/// The most bytes of what a reload has changed, or of its mistakes, that are sent. The rest is in the log.
+const MAX_REPORT: usize = 64 * 1024;
 /// The pause after the system could not accept a connection, or one of another user was refused.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
@@ -40,11 +43,11 @@ pub(super) struct ControlServer {
 }
 
 impl ControlServer {
-    /// Listens. A process that asks to take over is sent to `requests`. Must be called in a runtime.
+    /// Listens. What processes ask for is sent to `requests`. Must be called in a runtime.
     pub(super) fn start(
         socket: ControlSocket,
         adopter: &Arc<Adopter>,
-        requests: &mpsc::Sender<Channel>,
+        requests: &ControlRequests,
     ) -> ControlServer {
         let (socket, stop) = (Arc::new(socket), CancellationToken::new());
         let serving = serve(Arc::clone(&socket), Arc::clone(adopter), requests.clone());
@@ -58,7 +61,15 @@ impl ControlServer {
     }
 }
 
-async fn serve(socket: Arc<ControlSocket>, adopter: Arc<Adopter>, requests: mpsc::Sender<Channel>) {
+/// Where the process receives what others ask for.
+#[derive(Clone)]
+pub(super) struct ControlRequests {
+    /// Processes that ask to take over.
+    pub(super) takeovers: mpsc::Sender<Channel>,
+    pub(super) reloads: mpsc::Sender<ReloadRequest>,
+}
+
+async fn serve(socket: Arc<ControlSocket>, adopter: Arc<Adopter>, requests: ControlRequests) {
     let permits = Arc::new(Semaphore::new(MAX_CONVERSATIONS));
     loop {
         let channel = match socket.accept().await {
@@ -81,18 +92,26 @@ async fn serve(socket: Arc<ControlSocket>, adopter: Arc<Adopter>, requests: mpsc
     }
 }
 
-async fn converse(channel: Channel, adopter: Arc<Adopter>, requests: mpsc::Sender<Channel>) {
+async fn converse(channel: Channel, adopter: Arc<Adopter>, requests: ControlRequests) {
     let process = channel.process();
     match channel.receive(REPLY_TIMEOUT).await {
         Ok(Received { message: Message::TakeOver, .. }) => {
             if let Err(
                 mpsc::error::TrySendError::Full(channel) | mpsc::error::TrySendError::Closed(channel),
-            ) = requests.try_send(channel)
+            ) = requests.takeovers.try_send(channel)
             {
                 channel.refuse("another process is taking over, or this one is stopping").await;
             }
         }
         Ok(Received { message: Message::Deliver, .. }) => receive_clients(channel, process, adopter).await,
+        Ok(Received { message: Message::Reload, .. }) => {
+            let reply = match request_reload(&requests.reloads, AskedBy::ControlSocket).await {
+                Ok(changes) => Message::Reloaded(cut(changes)),
+                Err(mistakes) => Message::Refused(cut(mistakes)),
+            };
+            // Whoever asked may be gone.
+            let _ = channel.send(&reply, &[], REPLY_TIMEOUT).await;
+        }
         Ok(_) => channel.refuse("unexpected message").await,
         // It only looked whether somebody listens.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
@@ -128,5 +147,28 @@ pub(super) async fn receive_clients(channel: Channel, process: u32, adopter: Arc
             info!(process, clients = received, "has the clients of the process that it took over from");
         }
         _ => warn!(process, clients = received, error = %ended, "receives no further client"),
+    }
+}
+
+/// A report that fits into a message.
+fn cut(mut report: String) -> String {
+    if report.len() > MAX_REPORT {
+        let end = (0..=MAX_REPORT).rev().find(|at| report.is_char_boundary(*at));
+        report.truncate(end.unwrap_or_default());
+        report.push_str("…\nthe log has the rest\n");
+    }
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_of_any_length_fits_into_a_message() {
+        assert_eq!(cut("rules: 2 now\n".to_owned()), "rules: 2 now\n");
+        let report = cut(format!("x{}", "é".repeat(MAX_REPORT)));
+        assert!(report.len() < MAX_REPORT + 64 && report.ends_with("the log has the rest\n"));
+        assert!(Message::Refused(report).encode().len() < 128 * 1024);
     }
 }

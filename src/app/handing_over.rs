@@ -59,7 +59,7 @@ impl App {
         self.control = None;
         match self.bind_control() {
             Ok(socket) => {
-                let start = |socket| ControlServer::start(socket, &self.adopter, &self.to_take_over);
+                let start = |socket| ControlServer::start(socket, &self.adopter, &self.control_requests);
                 self.control = socket.map(start);
             }
             Err(error) => error!(%error, "no process can take over from this one"),

@@ -22,8 +22,32 @@ use crate::trace::{Filter, Taps, Watcher};
 use crate::upstream::pool::SharedPool;
 use crate::upstream::server::Server;
 
-/// Who asks for a reload over HTTP, and receives its result: what has changed, or why nothing has.
-pub(super) type ReloadRequest = oneshot::Sender<Result<String, String>>;
+/// Where a reload is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AskedBy {
+    Http,
+    ControlSocket,
+}
+
+/// A request to reload.
+pub(super) struct ReloadRequest {
+    pub(super) by: AskedBy,
+    /// Who asks receives its result: what has changed, or why nothing has.
+    pub(super) result: oneshot::Sender<Result<String, String>>,
+}
+
+/// Has the process read its configuration. Returns what has changed, or why nothing has.
+pub(super) async fn request_reload(
+    reloads: &mpsc::Sender<ReloadRequest>,
+    by: AskedBy,
+) -> Result<String, String> {
+    let (result, received) = oneshot::channel();
+    let stopping = || Err("the sidecar is stopping".to_owned());
+    match reloads.send(ReloadRequest { by, result }).await {
+        Ok(()) => received.await.unwrap_or_else(|_| stopping()),
+        Err(_) => stopping(),
+    }
+}
 
 /// What the admin server shows.
 pub(super) struct AdminView {
@@ -182,13 +206,6 @@ impl admin::View for AdminView {
 
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {
         let reloads = self.reloads.clone();
-        Box::pin(async move {
-            let (reply, replied) = oneshot::channel();
-            let stopping = || Err("the sidecar is stopping".to_owned());
-            match reloads.send(reply).await {
-                Ok(()) => replied.await.unwrap_or_else(|_| stopping()),
-                Err(_) => stopping(),
-            }
-        })
+        Box::pin(async move { request_reload(&reloads, AskedBy::Http).await })
     }
 }

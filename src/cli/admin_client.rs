@@ -102,7 +102,7 @@ impl AdminClient {
             }
             _ => config::admin_access(path, config::environment())?,
         };
-        let AdminAccess { listen, tls, auth_file, token_file } = access;
+        let AdminAccess { listen, tls, auth_file, token_file, .. } = access;
         let address = match (admin, listen) {
             (Some(admin), _) => admin.to_owned(),
             (None, Some(listen)) => reachable(listen).to_string(),

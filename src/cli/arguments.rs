@@ -81,6 +81,17 @@ pub enum Command {
         #[arg(long, value_name = "ADDR")]
         admin: Option<String>,
     },
+    /// Have the running sidecar read its configuration again, and print what has changed.
+    ///
+    /// Asks on its control socket, admin.control. Exit code 0, or 1 if there are mistakes: then nothing has changed.
+    Reload {
+        /// Configuration file of the sidecar (TOML), for admin.control. KENNEL_… variables override it.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Control socket of the sidecar, instead of that of its configuration.
+        #[arg(long, value_name = "PATH")]
+        control: Option<PathBuf>,
+    },
     /// Compare the pools of two configurations: print the share of keys that move, from which server to which.
     Ring {
         /// Only this pool.

@@ -1,7 +1,7 @@
 //! The commands other than running the sidecar, one file each, and the `arguments` of all.
 //!
-//! `check` prints the `description` of a configuration, and `connect` tests its servers. `demo`, `explain`, `health`, `ring`, `tag`,
-//! `top` and `trace` are the commands of these names. `admin_client` asks a running sidecar, `pipeline` the servers.
+//! `check` prints the `description` of a configuration, and `connect` tests its servers. `demo`, `explain`, `health`, `reload`,
+//! `ring`, `tag`, `top` and `trace` are the commands of these names. `admin_client` asks a running sidecar, `pipeline` the servers.
 
 mod admin_client;
 pub mod arguments;
@@ -14,6 +14,7 @@ mod structures;
 pub mod explain;
 pub mod health;
 mod pipeline;
+pub mod reload;
 pub mod ring;
 pub mod tag;
 pub mod top;

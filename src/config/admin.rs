@@ -1,4 +1,4 @@
-//! Where the admin listener of a configuration is and what it needs, for the commands that ask it.
+//! Where the admin listener and the control socket of a configuration are and what they need, for the commands that ask there.
 
 use std::path::{Path, PathBuf};
 
@@ -23,6 +23,8 @@ pub struct AdminAccess {
     pub auth_file: Option<PathBuf>,
     /// The file of its token.
     pub token_file: Option<PathBuf>,
+    /// `admin.control`, as it is written: a path, `auto` or empty.
+    pub control: String,
 }
 
 /// Reads `[admin]` alone: of the file at `path`, if there is one, and of the `KENNEL_…` variables in `env`. Mistakes in other keys do
@@ -56,7 +58,9 @@ pub fn admin_access(
             Some(address.map_err(|why| format!("admin.listen ({listen:?}) {why}"))?)
         }
     };
-    Ok(AdminAccess { listen, tls, auth_file, token_file })
+    let control = admin.remove("control").and_then(|control| control.into_string().ok());
+    let control = control.unwrap_or_else(|| "auto".to_owned());
+    Ok(AdminAccess { listen, tls, auth_file, token_file, control })
 }
 
 fn read(path: &Path) -> Result<Map<String, Value>, String> {

@@ -17,7 +17,7 @@ use crate::upstream::PoolSpec;
 /// A valid configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// What makes the process read the configuration again, besides SIGHUP and `POST /reload`.
+    /// What makes the process read the configuration again, besides SIGHUP, `kennel reload` and `POST /reload`.
     pub reload: Reload,
     /// How the process logs.
     pub log: Log,
@@ -44,7 +44,7 @@ pub struct Config {
 /// What makes the process read the configuration again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reload {
-    /// SIGHUP and `POST /reload`.
+    /// SIGHUP, `kennel reload` and `POST /reload`.
     Signal,
     /// A change of the file, or of a file that it names, too.
     Watch,

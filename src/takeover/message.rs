@@ -52,6 +52,10 @@ pub enum Message {
     Clients(Vec<MovedClient>),
     /// The clients of the last message have been taken over.
     Taken,
+    /// The first one: the receiver is to read its configuration again. The reply is `Reloaded`, or `Refused` with the mistakes.
+    Reload,
+    /// What has changed.
+    Reloaded(String),
 }
 
 /// What one process tells another of a client.
@@ -117,6 +121,8 @@ impl Message {
                 add("clients", clients.iter().flat_map(of_client).collect());
             }
             Message::Taken => add("taken", vec![]),
+            Message::Reload => add("reload", vec![]),
+            Message::Reloaded(changes) => add("reloaded", vec![changes.replace('\0', " ")]),
         }
         fields.join("\0").into_bytes()
     }
@@ -163,6 +169,8 @@ impl Message {
                 Message::Clients(rest.chunks(4).map(client).collect::<Result<_, _>>()?)
             }
             ("taken", []) => Message::Taken,
+            ("reload", []) => Message::Reload,
+            ("reloaded", [changes]) => Message::Reloaded((*changes).to_owned()),
             _ => return Err(Malformed::Message),
         };
         Ok(message)
@@ -260,6 +268,8 @@ mod tests {
             ]),
             Message::Clients(vec![full; MAX_CLIENTS]),
             Message::Taken,
+            Message::Reload,
+            Message::Reloaded("rules: 2 now\n".to_owned()),
         ]
     }
 

@@ -14,7 +14,8 @@
 //! ```
 //!
 //! Until `Serving`, the running process goes on as if nothing were, whatever happens to the new one. A process that has clients left
-//! when its successor has been taken over in turn begins a conversation with `Deliver` on the control socket instead.
+//! when its successor has been taken over in turn begins a conversation with `Deliver` on the control socket instead. `kennel reload`
+//! begins one with `Reload`, and receives `Reloaded`, or `Refused` with the mistakes.
 //!
 //! `message` is the form of the messages, `channel` sends them with open files, and `control_socket` is the socket in the file system.
 

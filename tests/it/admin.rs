@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
 use std::time::Duration;
 
 use crate::world::{Kennel, addresses, guarded, memcacheds, sidecar_toml, timed};
@@ -31,4 +33,64 @@ fn idle_connections_at_the_admins_address_keep_no_probe_out_and_are_closed_after
         }
     });
     assert!(took < Duration::from_secs(8), "{took:?}");
+}
+
+#[test]
+fn slow_requests_watchers_that_read_nothing_and_huge_queries_at_the_admins_address_harm_no_client() {
+    let servers = memcacheds(1);
+    let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &[guarded("all", "*", "")]));
+    let key = "a".repeat(200);
+    let mut client = kennel.client();
+    client.store(&key, b"v", 60);
+    // Patterns that are slow to compare with a naive algorithm, for each event of a client.
+    let slow_pattern = format!("*{}b", "a*".repeat(100));
+    let watchers: Vec<TcpStream> = (0..8)
+        .map(|_| {
+            let mut stream = TcpStream::connect(kennel.admin()).expect("a connection");
+            write!(stream, "GET /trace?key={slow_pattern} HTTP/1.0\r\n\r\n").expect("a request");
+            let mut status = [0; 12];
+            stream.read_exact(&mut status).expect("a status");
+            assert_eq!(&status[9..], b"200", "a watcher");
+            stream
+        })
+        .collect();
+    let end = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // Headers that arrive byte by byte.
+        scope.spawn(|| {
+            let connect = || TcpStream::connect(kennel.admin()).expect("a connection");
+            let mut slow: Vec<TcpStream> = (0..100).map(|_| connect()).collect();
+            for byte in b"GET /metrics HTTP/1.1\r\nX: ".iter().chain(std::iter::repeat(&b'x')) {
+                slow.iter_mut().for_each(|stream| drop(stream.write_all(&[*byte])));
+                thread::sleep(Duration::from_millis(20));
+                if end.load(SeqCst) {
+                    return;
+                }
+            }
+        });
+        scope.spawn(|| {
+            let parameters = "a=1&".repeat(100);
+            let huge = "x".repeat(1024 * 1024);
+            while !end.load(SeqCst) {
+                for (path, expected) in [
+                    (format!("/hot?{parameters}"), "at most 32 parameters"),
+                    (format!("/explain?key={}", "k".repeat(8000)), " 400 "),
+                    (format!("/trace?key={}", "*".repeat(8000)), " 400 "),
+                ] {
+                    let reply = kennel.http(&path);
+                    assert!(reply.contains(expected), "{}: {reply}", &path[..20]);
+                }
+                // It is too long to be read: refused or cut off.
+                let reply = kennel.http(&format!("/explain?key={huge}"));
+                assert!(!reply.contains(" 200 "), "{reply}");
+            }
+        });
+        let slowest = (0..2000).map(|_| timed(|| assert!(client.get(&key).is_some())).1).max();
+        end.store(true, SeqCst);
+        // Most take a tenth of a millisecond. This machine may be busy.
+        assert!(slowest < Some(Duration::from_secs(1)), "{slowest:?}");
+    });
+    drop(watchers);
+    assert!(kennel.http("/readyz").contains(" 200 "));
+    assert!(!kennel.log().contains("panicked"), "{}", kennel.log());
 }

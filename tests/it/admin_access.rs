@@ -72,15 +72,14 @@ fn with_an_auth_file_only_probes_are_answered_without_a_password() {
 }
 
 #[test]
-fn nothing_is_changed_without_the_token_and_without_a_token_file_only_by_programs_on_this_host() {
+fn over_http_nothing_is_changed_without_the_token_and_without_a_token_file_nothing_at_all() {
     let (servers, files) = (memcacheds(1), Files::new());
     let without = Kennel::start(&toml(&addresses(&servers), ""));
-    for headers in ["Origin: http://evil.example", "Host: rebound.example"] {
+    for headers in ["Origin: http://evil.example", "Host: 127.0.0.1", TOKEN] {
         let reply = without.ask("POST", "/reload", headers);
-        assert!(status(&reply) == "403" && reply.contains("admin.token_file"), "{headers}: {reply}");
+        assert!(status(&reply) == "403" && reply.contains("kennel reload"), "{headers}: {reply}");
     }
     assert!(!without.log().contains("POST /reload"));
-    assert_eq!(status(&without.ask("POST", "/reload", "Host: 127.0.0.1")), "200");
     let with = Kennel::start(&toml(&addresses(&servers), &format!("token_file = {:?}", files.path("token"))));
     // As a web page in a browser on this host would send it.
     for headers in
@@ -92,6 +91,36 @@ fn nothing_is_changed_without_the_token_and_without_a_token_file_only_by_program
     assert!(!with.log().contains("POST /reload"));
     assert_eq!(status(&with.ask("POST", "/reload", TOKEN)), "200");
     assert_eq!(status(&with.ask("GET", "/metrics", "Host: h")), "200", "to look needs nothing");
+}
+
+#[test]
+fn on_the_control_socket_the_user_of_the_sidecar_reloads_without_a_token() {
+    let (servers, files) = (memcacheds(1), Files::new());
+    let control = files.path("control.sock");
+    let with = |more: &str| toml(&addresses(&servers), &format!("control = {control:?}\n{more}"));
+    let kennel = Kennel::start(&with(""));
+    let file = kennel.dir().join("kennel.toml").display().to_string();
+    let reload = |arguments: &[&str]| {
+        let output = run(&[&["reload"], arguments].concat());
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.success(), text(&output.stdout), text(&output.stderr))
+    };
+    let (done, changes, errors) = reload(&["--config", &file]);
+    assert!(done && changes == "nothing has changed\n", "{changes}{errors}");
+    assert!(kennel.log().contains("asked on the control socket: reading the configuration"));
+    kennel.write_config(&with("hot = false"));
+    let (done, changes, errors) = reload(&["--control", &control]);
+    assert!(done && changes.contains("admin.hot"), "{changes}{errors}");
+    assert_eq!(status(&kennel.ask("GET", "/hot", "Host: 127.0.0.1")), "404");
+    // Each mistake is told, and nothing has changed. Asked of the socket that is in force.
+    kennel.write_config(&with("hot = true\ncolor = 1\nexplain = 7"));
+    let (done, changes, errors) = reload(&["--control", &control]);
+    assert!(!done && changes.is_empty(), "{changes}{errors}");
+    assert!(errors.contains("admin.color") && errors.contains("admin.explain"), "{errors}");
+    assert_eq!(status(&kennel.ask("GET", "/hot", "Host: 127.0.0.1")), "404");
+    drop(kennel);
+    let (done, _, errors) = reload(&["--control", &control]);
+    assert!(!done && errors.contains("no sidecar listens there"), "{errors}");
 }
 
 #[test]
