@@ -168,13 +168,7 @@ impl App {
             received.push(receiver);
         }
         let asks = Asks::new(orders.clone());
-        let view = AdminView::new(
-            (Arc::clone(&lasting.metrics), Arc::clone(&lasting.taps)),
-            start,
-            shown,
-            to_reload.clone(),
-            asks,
-        );
+        let view = AdminView::new(&lasting, shown, to_reload.clone(), asks);
         let adopter = Arc::new(Adopter::new(orders.clone(), Arc::clone(&lasting.connection_limit)));
         adopter.set_listeners(in_force.listeners.numbers());
         let (to_take_over, takeovers) = mpsc::channel(1);

@@ -1,7 +1,8 @@
 //! How operators see the state of the sidecar over HTTP, and have it read its configuration again.
 //!
 //! ```text
-//! GET /         a status page
+//! GET /         a status page, which asks for /page.json once a second
+//! GET /leases   the leases in flight
 //! GET /trace    what happens to keys, event by event
 //! GET /hot      the hottest keys
 //! GET /metrics  Prometheus's text format
@@ -13,10 +14,11 @@
 //!
 //! `server` accepts connections and limits them; `access` decides who may ask for what; `routes` has the reply to each path. They read
 //! the `view`, which the application implements, and the `readiness`. `query` parses what a route is asked, `shown` writes keys in JSON,
-//! and `activity` shows which connections are in use.
+//! `history` is the last hour, and `activity` shows which connections are in use.
 
 mod access;
 mod activity;
+mod history;
 mod query;
 mod readiness;
 mod replies;
@@ -26,11 +28,13 @@ mod shown;
 mod view;
 
 pub use access::{Access, AdminSpec, CurrentAccess};
+pub use history::History;
 pub use readiness::Readiness;
 pub(crate) use server::MAX_OPEN;
 pub use server::run;
 pub use view::{
-    ConfigState, HotQuery, KeysAt, NotExplained, Overview, Placements, PoolRow, RuleRow, ServerRow, View,
+    ConfigState, HotQuery, KeysAt, LeaseRow, NotExplained, Overview, Placements, PoolRow, RuleRow, ServerRow,
+    View,
 };
 
 #[cfg(test)]

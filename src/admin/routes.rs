@@ -29,7 +29,13 @@ use super::view::View;
 
 /// All of them.
 const ROUTES: &[Route] = &[
-    page::ROUTE,
+    page::PAGE,
+    page::DATA,
+    page::LEASES,
+    page::SCRIPT,
+    page::STYLE,
+    page::PLOT_SCRIPT,
+    page::PLOT_STYLE,
     metrics::ROUTE,
     healthz::ROUTE,
     readyz::ROUTE,

@@ -16,12 +16,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::access::CurrentAccess;
 use super::activity::Activity;
+use super::history::INTERVAL;
 use super::readiness::Readiness;
 use super::routes::reply_to;
 use super::view::View;
@@ -92,10 +93,16 @@ pub(super) async fn serve(
     let mut open: Vec<Open> = Vec::new();
     let mut logged: Option<Instant> = None;
     let mut shutdown = pin!(shutdown);
+    let mut points = interval(INTERVAL);
+    points.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         while connections.try_join_next().is_some() {}
         let accepted = tokio::select! {
             () = &mut shutdown => break,
+            _ = points.tick() => {
+                served.view.record();
+                continue;
+            }
             accepted = listener.accept() => accepted,
         };
         match accepted {

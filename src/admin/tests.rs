@@ -10,9 +10,10 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::access::{Access, AdminSpec, CurrentAccess};
+use super::history::History;
 use super::readiness::Readiness;
 use super::server::{LIMITS, Limits, Served, serve};
-use super::view::{ConfigState, HotQuery, NotExplained, Overview, RuleRow, View};
+use super::view::{ConfigState, HotQuery, LeaseRow, NotExplained, Overview, RuleRow, View};
 use crate::handshake::Requirements;
 use crate::hot::HotReport;
 use crate::listener::ListenAddress;
@@ -57,6 +58,16 @@ impl View for Fixed {
 
     fn hot(&self, _: &HotQuery) -> (HotReport, Vec<Arc<str>>) {
         (HotReport::default(), Vec::new())
+    }
+
+    fn record(&self) {}
+
+    fn history(&self) -> History {
+        History::default()
+    }
+
+    fn leases(&self, _: usize) -> Vec<LeaseRow> {
+        vec![LeaseRow { key: (*b"k:\xff").into(), held_ms: 1_500, waiters: 2 }]
     }
 
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {
@@ -177,12 +188,37 @@ async fn other_paths_are_404_and_other_methods_405_with_allow() {
 }
 
 #[tokio::test]
-async fn the_page_escapes_names_and_its_policy_allows_only_its_style() {
+async fn the_page_has_a_policy_that_allows_only_its_own_files_and_each_is_there() {
     let server = start(LIMITS).await;
     let reply = get(&server, "GET", "/").await;
     assert!(reply.contains("content-type: text/html; charset=utf-8\r\n"), "{reply}");
-    assert!(reply.contains("content-security-policy: default-src 'none'; style-src 'unsafe-inline'\r\n"));
-    assert!(body(&reply).contains("&lt;b&gt;") && !body(&reply).contains("<b>"), "{reply}");
+    assert!(
+        reply.contains("content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; ")
+    );
+    for (path, content_type) in [
+        ("/page.js", "text/javascript; charset=utf-8"),
+        ("/page.css", "text/css; charset=utf-8"),
+        ("/uplot.js", "text/javascript; charset=utf-8"),
+        ("/uplot.css", "text/css; charset=utf-8"),
+        ("/page.json", "application/json"),
+        ("/page.json?since=3", "application/json"),
+    ] {
+        let reply = get(&server, "GET", path).await;
+        assert!(reply.starts_with("HTTP/1.1 200 "), "{path}: {reply}");
+        assert!(reply.contains(&format!("content-type: {content_type}\r\n")), "{path}: {reply}");
+        assert!(!body(&reply).is_empty());
+    }
+    assert!(get(&server, "GET", "/page.json?since=x").await.starts_with("HTTP/1.1 400 "));
+}
+
+#[tokio::test]
+async fn leases_are_shown_where_keys_may_be() {
+    let asked = "GET /leases HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let reply = send(&start(LIMITS).await, asked).await;
+    let lease = r#"{"held_ms":1500,"key":"k:\\xff","key_base64":"azr/","waiters":2}"#;
+    assert!(body(&reply).contains(lease), "{reply}");
+    let hidden = start_with(LIMITS, &AdminSpec { hot: false, ..open_to_all() }).await;
+    assert!(!send(&hidden, asked).await.contains("k:"));
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::history::History;
 use crate::hot::{HotReport, Measure};
 use crate::metrics::DiscoveredPool;
 use crate::proxy::Explanation;
@@ -28,6 +29,12 @@ pub trait View: Send + Sync + 'static {
     fn watch(&self, filter: Filter) -> Option<Watcher>;
     /// The hottest keys, and the names of the rules.
     fn hot(&self, wanted: &HotQuery) -> (HotReport, Vec<Arc<str>>);
+    /// Adds a point to the history. Called every 5 s.
+    fn record(&self);
+    /// The last hour.
+    fn history(&self) -> History;
+    /// The leases that clients of this sidecar hold, those granted first, `limit` at most.
+    fn leases(&self, limit: usize) -> Vec<LeaseRow>;
     /// Reads the configuration again and takes it. Returns what has changed, or why nothing has, as lines of text.
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
 }
@@ -65,10 +72,12 @@ pub struct ConfigState {
     pub read_ms: u64,
     /// The mistakes of a later version, which was refused; empty if there is none.
     pub errors: Vec<String>,
+    /// Each setting that the file or the environment gives, and its value.
+    pub set: Vec<(String, String)>,
 }
 
 /// The contents of the status page.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Overview {
     /// Kennel's version.
     pub version: String,
@@ -85,7 +94,7 @@ pub struct Overview {
 }
 
 /// A pool and its servers.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct PoolRow {
     /// Its name.
     pub name: String,
@@ -105,7 +114,7 @@ pub struct Placements {
 }
 
 /// A server.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServerRow {
     /// Its name or address.
     pub name: String,
@@ -115,6 +124,12 @@ pub struct ServerRow {
     pub sick: bool,
     /// Where its keys are kept; `None` if its pool does not fail over.
     pub keys: Option<KeysAt>,
+    /// Its share of the keys of the pool, 0 to 1, to about 0.01.
+    pub share: f64,
+    /// Which servers would hold its keys if it were away, by their index in the pool, with the share of them that each would hold.
+    pub standby: Vec<(usize, f64)>,
+    /// What its last view is of: the number of the place. `None` without one.
+    pub fence: Option<u64>,
 }
 
 /// Where the guarded keys of a server are kept.
@@ -129,7 +144,7 @@ pub enum KeysAt {
 }
 
 /// The counts of a rule since the start.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct RuleRow {
     /// Its name.
     pub name: String,
@@ -141,4 +156,21 @@ pub struct RuleRow {
     pub misses: u64,
     /// Rebuilds that were stored.
     pub rebuilds: u64,
+    /// Keys answered with another value than a fresh one, or after a wait, while one client built the value.
+    pub served_meanwhile: u64,
+    /// The mean duration of a build, in seconds; `None` if there was none.
+    pub build_seconds: Option<f64>,
+    /// Seconds of building that were spared: keys answered with a value, times the mean duration of a build.
+    pub saved_seconds: Option<f64>,
+}
+
+/// A lease that a client holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LeaseRow {
+    /// What is shown of its key.
+    pub key: Box<[u8]>,
+    /// For how many milliseconds the client has held it.
+    pub held_ms: u64,
+    /// Requests that wait for the value.
+    pub waiters: usize,
 }

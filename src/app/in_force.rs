@@ -1,6 +1,6 @@
 //! What belongs to one configuration while it is in force: the pools with their monitors, and the listeners.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
@@ -177,8 +177,9 @@ impl InForce {
     pub(super) fn shown(&self, state: ConfigState) -> Shown {
         let pools = self.pools.iter().map(|running| Arc::clone(&running.pool)).collect();
         let (config, status) = (Arc::clone(&self.config), Arc::clone(&self.status));
-        let (state, observed) = (ConfigState { hash: self.hash(), ..state }, Arc::clone(&self.observed));
-        Shown { config, pools, status, state, observed }
+        let state = ConfigState { hash: self.hash(), set: self.key_values.shown(), ..state };
+        let (observed, spread) = (Arc::clone(&self.observed), OnceLock::new());
+        Shown { config, pools, status, state, observed, spread }
     }
 }
 

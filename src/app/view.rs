@@ -1,23 +1,28 @@
 //! What the admin server shows of the running sidecar.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::asks::Asks;
+use super::lasting::Lasting;
 use crate::admin::{
-    self, ConfigState, HotQuery, KeysAt, NotExplained, Overview, Placements, PoolRow, RuleRow, ServerRow,
+    self, ConfigState, History, HotQuery, KeysAt, LeaseRow, NotExplained, Overview, Placements, PoolRow,
+    RuleRow, ServerRow,
 };
+use crate::clock::Clock;
 use crate::config::Config;
 use crate::failover::View;
+use crate::guard::leases::LiveLease;
 use crate::hot::HotReport;
 use crate::metrics::{DiscoveredEntry, Metrics};
 use crate::monitor::Status;
-use crate::proxy::{Explanation, ObserverSettings};
+use crate::proxy::{Explanation, KeyHasher, LeaseTable, ObserverSettings};
 use crate::trace::{Filter, Taps, Watcher};
 use crate::upstream::pool::SharedPool;
 use crate::upstream::server::Server;
@@ -53,7 +58,12 @@ pub(super) async fn request_reload(
 pub(super) struct AdminView {
     metrics: Arc<Metrics>,
     taps: Arc<Taps>,
+    leases: Arc<LeaseTable>,
+    hasher: KeyHasher,
+    clock: Clock,
     start: Instant,
+    /// With the time of its last point.
+    history: Mutex<(History, Instant)>,
     shown: RwLock<Shown>,
     reloads: mpsc::Sender<ReloadRequest>,
     asks: Asks,
@@ -68,18 +78,66 @@ pub(super) struct Shown {
     pub(super) state: ConfigState,
     /// What is shown of requests.
     pub(super) observed: Arc<ObserverSettings>,
+    /// How each pool spreads its keys; computed when the status page is first asked for.
+    pub(super) spread: OnceLock<Vec<Spread>>,
+}
+
+/// How a pool spreads keys over its servers.
+pub(super) struct Spread {
+    /// Keys placed on each server.
+    own: Vec<u32>,
+    /// Of those of each server, how many each server would hold if it were away.
+    standby: Vec<BTreeMap<usize, u32>>,
+}
+
+/// Keys that are placed to estimate how a pool spreads them.
+const PLACED: u32 = 1 << 13;
+
+impl Spread {
+    fn of(pool: &SharedPool) -> Spread {
+        let (ring, servers) = (pool.ring(), pool.servers().len());
+        let mut spread = Spread { own: vec![0; servers], standby: vec![BTreeMap::new(); servers] };
+        for n in 0..if servers == 0 { 0 } else { PLACED } {
+            let key = n.to_string();
+            let own = ring.server(key.as_bytes());
+            spread.own[own] += 1;
+            if servers > 1 {
+                let standby = ring.server_without(key.as_bytes(), &[own]);
+                *spread.standby[own].entry(standby).or_insert(0) += 1;
+            }
+        }
+        spread
+    }
+
+    /// The share of a server, and of its keys that of each standby server.
+    fn server(&self, at: usize) -> (f64, Vec<(usize, f64)>) {
+        // A server that the pool is about to have, or no longer has, holds no key.
+        let Some(&own) = self.own.get(at) else { return (0.0, Vec::new()) };
+        let share = |(&server, &keys): (&usize, &u32)| (server, f64::from(keys) / f64::from(own.max(1)));
+        (f64::from(own) / f64::from(PLACED), self.standby[at].iter().map(share).collect())
+    }
 }
 
 impl AdminView {
     /// Shows this, and passes requests to reload on.
     pub(super) fn new(
-        (metrics, taps): (Arc<Metrics>, Arc<Taps>),
-        start: Instant,
+        lasting: &Lasting,
         shown: Shown,
         reloads: mpsc::Sender<ReloadRequest>,
         asks: Asks,
     ) -> AdminView {
-        AdminView { metrics, taps, start, shown: RwLock::new(shown), reloads, asks }
+        AdminView {
+            metrics: Arc::clone(&lasting.metrics),
+            taps: Arc::clone(&lasting.taps),
+            leases: Arc::clone(&lasting.leases),
+            hasher: lasting.hasher,
+            clock: lasting.clock.clone(),
+            start: lasting.start,
+            history: Mutex::new((History::default(), lasting.start)),
+            shown: RwLock::new(shown),
+            reloads,
+            asks,
+        }
     }
 
     /// Shows another configuration.
@@ -114,6 +172,7 @@ impl admin::View for AdminView {
             Some(View { standby: false, .. }) => Some(KeysAt::Own),
             None => Some(KeysAt::Unknown),
         };
+        let spread = shown.spread.get_or_init(|| shown.pools.iter().map(|pool| Spread::of(pool)).collect());
         let mut servers = self.metrics.servers_up().into_iter().enumerate();
         let placements = |pool: usize| {
             let status = shown.status.pool(pool)?;
@@ -126,21 +185,38 @@ impl admin::View for AdminView {
             servers: servers
                 .by_ref()
                 .take(pool.all_servers().count())
-                .map(|(index, (name, up))| ServerRow {
-                    name: name.server,
-                    up,
-                    sick: self.metrics.is_sick(index),
-                    keys: keys(index),
+                .enumerate()
+                .map(|(of_pool, (index, (name, up)))| {
+                    let (share, standby) =
+                        spread.get(at).map_or((0.0, Vec::new()), |spread| spread.server(of_pool));
+                    let view = shown.status.view(index).flatten();
+                    ServerRow {
+                        name: name.server,
+                        up,
+                        sick: self.metrics.is_sick(index),
+                        keys: keys(index),
+                        share,
+                        standby,
+                        fence: view.map(|view| view.fence),
+                    }
                 })
                 .collect(),
         });
         let pools = pools.collect();
-        let rules = self.metrics.rule_totals().into_iter().map(|totals| RuleRow {
-            name: totals.rule,
-            hits: totals.hits,
-            stale: totals.stale,
-            misses: totals.misses,
-            rebuilds: totals.rebuilds,
+        let rules = self.metrics.rule_totals().into_iter().map(|totals| {
+            let seconds = |builds: u64| totals.build_ms as f64 / 1e3 / builds as f64;
+            let build_seconds = (totals.builds > 0).then(|| seconds(totals.builds));
+            let served = totals.hits + totals.stale + totals.outage;
+            RuleRow {
+                name: totals.rule,
+                hits: totals.hits,
+                stale: totals.stale,
+                misses: totals.misses,
+                rebuilds: totals.rebuilds,
+                served_meanwhile: totals.stale + totals.outage + totals.waits_filled,
+                build_seconds,
+                saved_seconds: build_seconds.map(|seconds| seconds * served as f64),
+            }
         });
         let uptime = Duration::from_secs(self.start.elapsed().as_secs());
         Overview {
@@ -202,6 +278,28 @@ impl admin::View for AdminView {
         let report =
             HotReport::new(&mut workers, Instant::now(), wanted.by, is_wanted, matches, wanted.limit);
         (report, rules)
+    }
+
+    fn record(&self) {
+        let (sample, now) = (self.metrics.sample(), Instant::now());
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let seconds = (now - history.1).as_secs_f64();
+        history.0.record(sample, self.clock.now_ms(), seconds);
+        history.1 = now;
+    }
+
+    fn history(&self) -> History {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+
+    fn leases(&self, limit: usize) -> Vec<LeaseRow> {
+        let (now, keys) = (self.clock.now_ms(), self.shown().observed.keys);
+        let row = |lease: LiveLease| LeaseRow {
+            key: keys.of(&lease.key, || self.hasher.hash(&lease.key)),
+            held_ms: now.saturating_sub(lease.since),
+            waiters: lease.waiters,
+        };
+        self.leases.live(limit).into_iter().map(row).collect()
     }
 
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {

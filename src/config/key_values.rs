@@ -7,6 +7,8 @@ use crc32fast::Hasher;
 
 /// The most differences that are told one by one.
 const MAX_TOLD: usize = 200;
+/// The most keys that are listed.
+const MAX_LISTED: usize = 1000;
 /// The longest value in a difference, in characters.
 const MAX_SHOWN: usize = 100;
 
@@ -30,6 +32,11 @@ impl KeyValues {
             hasher.update(format!("{key}={value}\n").as_bytes());
         }
         format!("{:08x}", hasher.finalize())
+    }
+
+    /// Each key with its value, cut to 100 characters; 1,000 at most.
+    pub fn shown(&self) -> Vec<(String, String)> {
+        self.0.keys().take(MAX_LISTED).map(|key| (key.clone(), self.show(key))).collect()
     }
 
     /// One line for each key whose value differs in the next configuration; after 200 of them, the number of the others.
@@ -106,6 +113,16 @@ mod tests {
         assert_eq!(after.changes(&before)[3], "tags.cache: \"1s\" → not set");
         assert_eq!(before.changes(&read(&format!("# a comment\n{POOL}"))), [] as [&str; 0]);
         assert_eq!((before.hash(), before.hash() == after.hash()), (read(POOL).hash(), false));
+    }
+
+    #[test]
+    fn so_many_settings_are_listed_and_no_more() {
+        let shown = read(POOL).shown();
+        assert_eq!(shown.len(), 3);
+        assert_eq!(shown[0], ("pools.main.servers[0]".to_owned(), "\"a:1\"".to_owned()));
+        let rule = |n| format!("[[rules]]\nname = \"r{n}\"\nmatch = \"k{n}\"\n");
+        let many = POOL.to_owned() + &(0..super::MAX_LISTED).map(rule).collect::<String>();
+        assert_eq!(read(&many).shown().len(), super::MAX_LISTED);
     }
 
     #[test]

@@ -15,7 +15,7 @@
 //! - `renewal`: keeps a lease
 //! - `withheld`: wins whose clients are not told of them yet
 //! - `waiters`: requests that wait for a rebuild
-//! - `look`: what it knows of one key, for operators
+//! - `look`: what it knows of one key, and which leases are live, for operators
 //! - `pool_detection`: whether clients use connection pools
 
 mod observed;
@@ -33,7 +33,7 @@ mod look;
 pub use attribution::{Attribution, KnownMiss, StoreCondition, Writer};
 pub use entry::{MissTokenId, Owner};
 pub use limits::{MAX_LEASES, MAX_LEASES_PER_OWNER};
-pub use look::{KeyLook, LeaseLook};
+pub use look::{KeyLook, LeaseLook, LiveLease};
 pub use miss_token::MissToken;
 pub use observed::Observed;
 pub use pool_detection::{PairedMiss, PoolDetection};

@@ -24,6 +24,7 @@ mod labels;
 mod layout;
 mod process;
 mod registry;
+mod sample;
 mod table;
 mod totals;
 mod worker;
@@ -37,6 +38,7 @@ pub use labels::{
 };
 pub use layout::NO_RULE;
 pub use registry::{CONTENT_TYPE, Metrics, NextMetrics, RuleTotals};
+pub use sample::Sample;
 pub use table::{Family, MetricType, TABLE, markdown};
 pub use totals::{Totals, Usage};
 pub use worker::{ServerMetrics, WorkerMetrics};

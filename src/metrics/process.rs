@@ -46,6 +46,12 @@ pub(super) fn cpu() -> (Option<f64>, Option<f64>) {
     cpu_of(&fs::read_to_string("/proc/self/stat").unwrap_or_default())
 }
 
+/// Resident memory, in bytes; 0 if unknown.
+pub(super) fn resident() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    number_after(&status, "VmRSS:").map_or(0, |kib| (kib * 1024.0) as u64)
+}
+
 fn cpu_of(stat: &str) -> (Option<f64>, Option<f64>) {
     let seconds = |n| field(stat, n).map(|ticks| ticks / TICKS_PER_SECOND);
     (seconds(14), seconds(15))

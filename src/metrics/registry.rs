@@ -8,12 +8,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use prometheus::{Registry, TextEncoder};
 
+use super::cells::REBUILD;
 use super::collect::{Collect, without_rules};
 use super::counts::{ConfigInfo, Counts, ServerName, State, gauge};
 use super::discovery::{DiscoveredPool, DiscoverySource};
 use super::failover::FailoverSource;
-use super::labels::{Command, LeaseEnd, Outcome};
+use super::labels::{Command, LeaseEnd, Outcome, WaitEnd};
 use super::layout;
+use super::sample::Sample;
 use super::totals::Totals;
 use super::worker::{RuleCells, ServerMetrics, WorkerMetrics};
 
@@ -54,6 +56,14 @@ pub struct RuleTotals {
     pub misses: u64,
     /// Leases that ended with a stored fill.
     pub rebuilds: u64,
+    /// Keys answered with a value that was built while no server answered.
+    pub outage: u64,
+    /// Waits that ended with another client's fill.
+    pub waits_filled: u64,
+    /// Builds that ended with a fill, stored or dropped.
+    pub builds: u64,
+    /// Their duration together, in milliseconds.
+    pub build_ms: u64,
 }
 
 impl Metrics {
@@ -171,12 +181,20 @@ impl Metrics {
             let answered = |outcome| {
                 Command::ALL.iter().map(|&c| counts.of_rule(rule, layout::request(c, outcome))).sum::<u64>()
             };
+            let builds = |buckets| {
+                let cells = layout::REBUILD_DURATION..layout::REBUILD_DURATION + buckets;
+                cells.map(|cell| counts.shared_of_rule(rule, cell))
+            };
             RuleTotals {
                 rule: name.clone(),
                 hits: answered(Outcome::Hit),
                 stale: answered(Outcome::Stale),
                 misses: answered(Outcome::Miss) + answered(Outcome::MissWon) + answered(Outcome::MissHeld),
                 rebuilds: counts.shared_of_rule(rule, layout::lease(LeaseEnd::Filled)),
+                outage: answered(Outcome::Outage),
+                waits_filled: counts.shared_of_rule(rule, layout::wait(WaitEnd::Filled)),
+                builds: builds(REBUILD.bounds.len() + 1).sum(),
+                build_ms: counts.shared_of_rule(rule, layout::REBUILD_DURATION + REBUILD.bounds.len() + 1),
             }
         };
         counts.rules.iter().enumerate().map(|(rule, name)| totals(rule, name)).collect()
@@ -186,6 +204,11 @@ impl Metrics {
     /// server.
     pub fn totals(&self) -> Totals {
         Totals::of(&self.state.counts())
+    }
+
+    /// The counts that the status page plots. The cost grows with the number of rules and servers.
+    pub fn sample(&self) -> Sample {
+        Sample::of(&self.state.counts())
     }
 
     /// Whether the server of this index is sick or returning.

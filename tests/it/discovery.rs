@@ -174,7 +174,7 @@ fn a_cluster_names_its_servers_by_either_command_and_garbage_keeps_the_last_list
             failures = discovered(&sidecar, "failures_total");
             assert_eq!(servers_of(&sidecar).len(), 2);
             endpoint.name(5, &named(2));
-            within(LONG, "it is found again", || sidecar.http("/").contains(">found<"));
+            within(LONG, "it is found again", || sidecar.http("/page.json").contains(r#""error":null"#));
         };
         if is_old {
             endpoint.name(6, &named(3));
@@ -243,7 +243,7 @@ fn a_sidecar_starts_without_its_servers_answers_misses_says_so_and_finds_them_la
     assert!(client.delete("k:1").starts_with("SERVER_ERROR"), "an invalidation that nobody carries out");
     let ready = sidecar.http("/readyz");
     assert!(ready.contains("200") && ready.contains(&format!("dnssrv+{SERVICE}")), "{ready}");
-    assert!(sidecar.http("/").contains("<h2>Discovery</h2>"));
+    assert!(sidecar.http("/page.json").contains(&format!(r#""entry":"dnssrv+{SERVICE}"#)));
     assert_eq!(sidecar.metrics().sum("kennel_discovery_last_success_timestamp_seconds", &[]), 0.0);
     within(LONG, "it is tried again", || discovered(&sidecar, "failures_total") >= 3.0);
     assert_eq!(sidecar.log().matches("until they are, every key of the pool is a miss").count(), 1);

@@ -40,6 +40,7 @@ mod near;
 mod observe;
 mod open_files;
 mod outage;
+mod page;
 mod passwords;
 mod poison;
 mod promise_1_one_rebuild;

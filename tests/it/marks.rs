@@ -96,7 +96,7 @@ fn a_change_of_servers_in_one_go_is_reported_by_both_sides_and_once_again_when_i
             rest.split_whitespace().next().unwrap_or_default().to_owned()
         });
         let ready = sidecar.http("/readyz");
-        let page = sidecar.http("/");
+        let page = sidecar.http("/page.json");
         assert!(ready.starts_with("HTTP/1.0 200") || ready.starts_with("HTTP/1.1 200"), "{ready}");
         for hash in &found {
             assert!(
@@ -206,7 +206,7 @@ fn embedded_servers_have_no_marks() {
     let sidecar = Kennel::start(&sidecar_toml(&["embedded:8MiB".to_owned()], &rules));
     sidecar.client().store("k:1", b"v", 60);
     assert!(!sidecar.metrics().0.keys().any(|series| series.starts_with("kennel_pool_placements")));
-    assert!(!sidecar.http("/").contains("Placement of"));
+    assert!(sidecar.http("/page.json").contains(r#""placement":null"#));
 }
 
 #[test]

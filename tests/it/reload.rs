@@ -109,7 +109,7 @@ fn a_file_with_mistakes_changes_nothing_and_each_is_told_with_its_line() {
     }
     assert_eq!((mistakes.lines().count(), hash(&kennel)), (3, old_hash.clone()));
     assert_eq!(metric(&kennel, "kennel_config_last_reload_successful"), 0.0);
-    let page = kennel.http("/");
+    let page = kennel.http("/page.json");
     assert!(page.contains("has mistakes") && page.contains("tags.pool"), "{page}");
     assert!(kennel.http("/readyz").contains("has mistakes"));
     assert_eq!(client.get("a").as_deref(), Some(&b"v"[..]));
@@ -120,7 +120,10 @@ fn a_file_with_mistakes_changes_nothing_and_each_is_told_with_its_line() {
     assert_eq!((client.get("a").as_deref(), hash(&kennel)), (Some(&b"v"[..]), old_hash));
     reload(&kennel, &good);
     assert_eq!(metric(&kennel, "kennel_config_last_reload_successful"), 1.0);
-    assert!(!kennel.http("/").contains("has mistakes") && !kennel.http("/readyz").contains("has mistakes"));
+    assert!(
+        !kennel.http("/page.json").contains("has mistakes")
+            && !kennel.http("/readyz").contains("has mistakes")
+    );
 }
 
 #[test]

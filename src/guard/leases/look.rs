@@ -1,4 +1,4 @@
-//! What the table knows of one key, for operators.
+//! What the table knows, for operators.
 
 use crate::guard::inputs::Now;
 
@@ -35,7 +35,33 @@ pub struct LeaseLook {
     pub orphan: bool,
 }
 
+/// A key whose value is being built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveLease {
+    /// The key.
+    pub key: Box<[u8]>,
+    /// The wall-clock millisecond at which the lease was granted.
+    pub since: u64,
+    /// The requests that wait for the build.
+    pub waiters: usize,
+}
+
 impl<W> Leases<W> {
+    /// The leases that clients hold, `limit` at most: those that were granted first. Changes nothing.
+    pub fn live(&self, limit: usize) -> Vec<LiveLease> {
+        // Copies only the keys that are returned.
+        let mut found = Vec::new();
+        for (key, state) in &self.keys {
+            for entry in state.entries.iter().filter(|entry| entry.is_lease()) {
+                found.push((entry.token.at.wall, &**key, state.waiters.len()));
+            }
+        }
+        found.sort_unstable_by_key(|(since, ..)| *since);
+        found.truncate(limit);
+        let live = |(since, key, waiters): (u64, &[u8], usize)| LiveLease { key: key.into(), since, waiters };
+        found.into_iter().map(live).collect()
+    }
+
     /// What is known of this key. Changes nothing.
     pub fn look(&self, key: &[u8], now: Now) -> KeyLook {
         let Some(state) = self.keys.get(key) else { return KeyLook::default() };

@@ -673,3 +673,16 @@ fn a_win_whose_reply_is_processed_too_late_is_a_miss() {
     assert_eq!(leases.grant(KEY, 2.into(), token(6), &Policy::default()).0, None);
     assert_eq!(fill(&mut leases, 2), (Some(6), false, false));
 }
+
+#[test]
+fn the_leases_granted_first_are_listed_up_to_a_limit() {
+    let mut leases = Leases::<u32>::default();
+    for (n, key) in [b"c", b"a", b"b"].into_iter().enumerate() {
+        let at = Now { wall: NOW.wall + n as u64, ..NOW };
+        let token = MissToken { at, ..token(7) };
+        leases.grant(key, 1.into(), token, &Policy::default()).0.unwrap();
+    }
+    let live = |limit| leases.live(limit).into_iter().map(|lease| lease.key).collect::<Vec<_>>();
+    assert_eq!(live(2), [Box::from(&b"c"[..]), Box::from(&b"a"[..])]);
+    assert_eq!(live(50).len(), 3);
+}

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use crate::guard::Now;
-use crate::guard::leases::Leases;
+use crate::guard::leases::{Leases, LiveLease};
 use crate::metrics::WaitEnd;
 
 /// Wakes one waiter with the reason.
@@ -41,6 +41,14 @@ impl LeaseTable {
     /// Each shard in turn, locked.
     pub(crate) fn all(&self) -> impl Iterator<Item = MutexGuard<'_, Leases<WaitSender>>> {
         self.shards.iter().map(lock)
+    }
+
+    /// The leases that clients hold, those granted first, `limit` at most. Locks one shard after the other.
+    pub fn live(&self, limit: usize) -> Vec<LiveLease> {
+        let mut live: Vec<_> = self.all().flat_map(|leases| leases.live(limit)).collect();
+        live.sort_by_key(|lease| lease.since);
+        live.truncate(limit);
+        live
     }
 
     /// Removes expired entries. Returns how many miss tokens have been evicted since the last call.

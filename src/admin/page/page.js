@@ -1,0 +1,334 @@
+// The status page: asks for the state once a second, and shows it. Every text from the server is set as text, never as markup.
+"use strict";
+
+const SECOND = 1000;
+const SVG = "http://www.w3.org/2000/svg";
+const $ = (id) => document.getElementById(id);
+const number = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const two = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+
+const count = (n) => number.format(n);
+const rate = (n) => (n == null ? "–" : two.format(n) + "/s");
+const percent = (n) => (n == null ? "–" : (Math.floor(n * 1000) / 10).toFixed(1) + " %");
+const bytes = (n) => (n == null ? "–" : two.format(n / 1048576) + " MiB");
+const seconds = (n) =>
+  n == null ? "–" : n < 1e-3 ? two.format(n * 1e6) + " µs" : n < 1 ? two.format(n * 1e3) + " ms" : n < 600 ? two.format(n) + " s" : two.format(n / 3600) + " h";
+
+/** An element with attributes and children; texts become text nodes. */
+function make(name, attributes, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes || {})) if (value != null) element.setAttribute(key, value);
+  element.append(...children.filter((child) => child != null));
+  return element;
+}
+
+function drawn(name, attributes, text) {
+  const element = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  if (text != null) element.textContent = text;
+  return element;
+}
+
+/** Replaces the contents of an element, unless they are the same: focus and selection stay where they are. */
+const shown = new Map();
+function show(id, data, build) {
+  const text = JSON.stringify(data);
+  if (shown.get(id) === text) return;
+  shown.set(id, text);
+  $(id).replaceChildren(...[build(data)].flat());
+}
+
+/** A table. Columns: title, the metric behind it, its text for a row, whether it is a number. */
+function table(caption, columns, rows, empty) {
+  if (!rows.length) return make("p", {}, empty || "None.");
+  const heads = columns.map((c) =>
+    make("th", { scope: "col", class: c.n ? "n" : null, title: c.metric }, c.title, c.metric ? make("br") : null, c.metric ? make("span", { class: "metric" }, c.metric) : null));
+  const line = (row) =>
+    make("tr", {}, ...columns.map((c, at) => {
+      const value = c.of(row);
+      const kind = at === 0 ? "th" : "td";
+      const css = [c.n ? "n" : "name", c.state ? c.state(row) : ""].join(" ").trim();
+      return make(kind, { class: css, scope: at === 0 ? "row" : null }, value);
+    }));
+  const body = make("table", {}, make("caption", {}, caption), make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows.map(line)));
+  return make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption }, body);
+}
+
+// Servers.
+
+const STATES = { up: "up", down: "down", sick: "sick: too slow", unknown: "not connected yet" };
+const PLACES = { own: "on the server", standby: "on the standby servers", unknown: "not served: no valid view" };
+const tone = (server) => ({ up: "up", down: "down", sick: "warn" })[server.state] || "";
+
+function ring(pool) {
+  const words = pool.servers.map((s) => `${s.name} ${STATES[s.state]}, ${percent(s.share)}`).join("; ");
+  const svg = drawn("svg", { viewBox: "-100 -100 200 200", role: "img", "aria-label": `Ring of pool ${pool.name}: ${words}` });
+  let from = 0;
+  pool.servers.forEach((server, at) => {
+    if (server.share <= 0) return;
+    const to = from + server.share;
+    const point = (turn, radius) => {
+      const angle = turn * 2 * Math.PI - Math.PI / 2;
+      return `${(Math.cos(angle) * radius).toFixed(2)} ${(Math.sin(angle) * radius).toFixed(2)}`;
+    };
+    const end = Math.min(to, from + 0.9999);
+    const large = end - from > 0.5 ? 1 : 0;
+    const path = `M ${point(from, 95)} A 95 95 0 ${large} 1 ${point(end, 95)} L ${point(end, 55)} A 55 55 0 ${large} 0 ${point(from, 55)} Z`;
+    const away = server.keys === "standby" ? " away" : "";
+    const arc = drawn("path", { class: `arc ${server.state}${away}`, d: path });
+    arc.append(drawn("title", {}, `${at + 1}: ${server.name}, ${STATES[server.state]}, ${percent(server.share)} of the keys`));
+    svg.append(arc);
+    const [x, y] = point((from + end) / 2, 75).split(" ");
+    if (server.share > 0.03) svg.append(drawn("text", { class: "on", x, y, "text-anchor": "middle", "dominant-baseline": "central" }, String(at + 1)));
+    from = to;
+  });
+  const up = pool.servers.filter((s) => s.state === "up").length;
+  svg.append(drawn("text", { x: 0, y: 0, "text-anchor": "middle", "dominant-baseline": "central" }, `${up} of ${pool.servers.length} up`));
+  return svg;
+}
+
+function pools(all) {
+  return all.map((pool) => {
+    const standby = (server) =>
+      [...server.standby].sort((a, b) => b[1] - a[1]).slice(0, 4).map(([at, share]) => `${at + 1} (${Math.round(share * 100)} %)`).join(", ") + (server.standby.length > 4 ? ", …" : "");
+    const columns = [
+      { title: "server", of: (s) => `${pool.servers.indexOf(s) + 1}  ${s.name}` },
+      { title: "state", metric: "kennel_upstream_up, kennel_upstream_healthy", of: (s) => STATES[s.state], state: tone },
+      { title: "share", n: true, of: (s) => percent(s.share) },
+    ];
+    if (pool.servers.some((s) => s.keys)) {
+      columns.push({ title: "guarded keys", metric: "kennel_failover_place, kennel_failover_view_valid", of: (s) => PLACES[s.keys] || "on the server", state: (s) => (s.keys === "own" ? "up" : "down") });
+      columns.push({ title: "view", of: (s) => (s.fence ? "fence " + s.fence : "none") });
+      columns.push({ title: "standby", of: standby });
+    }
+    const notes = pool.unknown_placements.map((other) =>
+      make("p", { class: "down" }, `Another sidecar places the keys of ${pool.name} by ${other}, which is not adjacent: they miss each other's invalidations`));
+    const placement = pool.placement ? make("p", {}, `Placement ${pool.placement}. `, make("span", { class: "metric" }, "kennel_pool_placements")) : null;
+    const rows = table(`Servers of pool ${pool.name}; the share is an estimate within about a percent`, columns, pool.servers, "No server is known.");
+    return make("div", {}, make("h3", {}, `Pool ${pool.name}`), make("div", { class: "pool" }, ring(pool), rows), placement, ...notes);
+  });
+}
+
+// The last hour.
+
+const history = { next: 0, names: "", at: [], series: {}, servers: {} };
+const PLOTS = [
+  { title: "Requests per second by outcome", unit: rate, metric: "kennel_requests_total", lines: ["hit", "stale", "miss", "stored", "other", "error"] },
+  { title: "Hit ratio", unit: percent, metric: "kennel_requests_total", lines: ["fresh", "with stale"], top: 1 },
+  { title: "Rebuilds and builds avoided per second", unit: rate, metric: "kennel_leases_total, kennel_waits_total, kennel_requests_total", lines: ["rebuilds", "avoided"] },
+  { title: "Duration of a client's request", unit: seconds, metric: "kennel_request_duration_seconds", lines: ["p50", "p99"] },
+  { title: "Median duration by server", unit: seconds, metric: "kennel_upstream_request_duration_seconds", servers: "p50" },
+  { title: "99th percentile by server", unit: seconds, metric: "kennel_upstream_request_duration_seconds", servers: "p99" },
+  { title: "Tags bumped per second", unit: rate, metric: "kennel_tag_bumps_total", lines: ["bumps"] },
+  { title: "Connections", unit: count, metric: "kennel_client_connections", lines: ["connections"] },
+  { title: "Memory", unit: bytes, metric: "process_resident_memory_bytes", lines: ["memory"] },
+];
+const MAX_LINES = 8;
+
+/** Adds new points. Returns whether there were any. */
+function remember(page) {
+  const names = page.servers.map((s) => s.name).join("\n");
+  // The servers are others, or the process is: all points are needed.
+  const other = names !== history.names || page.first !== history.next;
+  if (other) Object.assign(history, { at: [], series: {}, servers: {} });
+  if (other && history.next > 0) {
+    history.next = 0;
+    return false;
+  }
+  history.names = names;
+  history.next = page.next;
+  const add = (to, key, values) => {
+    to[key] = (to[key] || []).concat(values).slice(-page.max_points);
+  };
+  history.at = history.at.concat(page.at_ms.map((ms) => ms / 1000)).slice(-page.max_points);
+  page.series.forEach((s) => add(history.series, s.name, s.values));
+  page.servers.forEach((s) => {
+    const server = (history.servers[s.name] = history.servers[s.name] || {});
+    add(server, "p50", s.p50);
+    add(server, "p99", s.p99);
+  });
+  const s = history.series;
+  const ratio = (of) => s.hit.map((hit, i) => (hit + s.stale[i] + s.miss[i] > 0 ? of(hit, i) / (hit + s.stale[i] + s.miss[i]) : null));
+  s.fresh = ratio((hit) => hit);
+  s["with stale"] = ratio((hit, i) => hit + s.stale[i]);
+  return page.at_ms.length > 0;
+}
+
+const linesOf = (plot) => plot.lines || Object.keys(history.servers).slice(0, MAX_LINES);
+const valuesOf = (plot, line) => (plot.servers ? (history.servers[line] || {})[plot.servers] : history.series[line]) || [];
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const DASHES = [[], [6, 3], [2, 3]];
+
+function draw(plot) {
+  const lines = linesOf(plot);
+  const key = lines.join("\n");
+  const data = [history.at, ...lines.map((line) => valuesOf(plot, line))];
+  if (!plot.figure) {
+    plot.box = make("div", { class: "plot", role: "img" });
+    plot.legend = make("ul", { class: "legend" });
+    plot.figure = make("figure", {}, make("figcaption", {}, plot.title, make("br"), make("span", { class: "metric" }, plot.metric)), plot.box, plot.legend);
+    $("plots").append(plot.figure);
+  }
+  if (plot.key !== key || !plot.chart) {
+    if (plot.chart) plot.chart.destroy();
+    plot.key = key;
+    const axis = { stroke: color("--faint"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
+    plot.chart = new uPlot({
+      width: Math.max(200, plot.box.clientWidth), height: 150, legend: { show: false }, cursor: { show: false },
+      scales: { x: { time: true }, y: { range: (_, low, high) => [0, plot.top || (high > 0 ? high * 1.1 : 1)] } },
+      axes: [{ ...axis, space: 60 }, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => (plot.unit === percent ? Math.round(tick * 100) + " %" : plot.unit(tick))) }],
+      series: [{}, ...lines.map((line, at) => ({ label: line, stroke: color(`--s${at % 8}`), width: 1.5, dash: DASHES[at % 3], spanGaps: false, points: { show: false } }))],
+    }, data, plot.box);
+  } else {
+    plot.chart.setData(data);
+  }
+  const latest = lines.map((line) => [line, plot.unit(valuesOf(plot, line).at(-1) ?? null)]);
+  plot.box.setAttribute("aria-label", `${plot.title}, now: ${latest.map((pair) => pair.join(" ")).join(", ")}`);
+  plot.legend.replaceChildren(...latest.map(([line, value], at) => {
+    const swatch = drawn("svg", { viewBox: "0 0 14 10", "aria-hidden": "true" });
+    swatch.append(drawn("line", { x1: 0, x2: 14, y1: 5, y2: 5, stroke: `var(--s${at % 8})`, "stroke-width": 3, "stroke-dasharray": DASHES[at % 3].join(" ") || "none" }));
+    return make("li", {}, swatch, `${line} ${value}`);
+  }));
+}
+
+function minute() {
+  const names = PLOTS.filter((p) => p.lines).flatMap((p) => p.lines.map((line) => [p, line]));
+  const rows = history.at.slice(-12).map((at, i, all) => [at, history.at.length - all.length + i]).reverse();
+  $("minute-head").replaceChildren(make("tr", {}, make("th", { scope: "col" }, "time"), ...names.map(([p, line]) => make("th", { scope: "col", class: "n", title: p.metric }, line))));
+  $("minute").replaceChildren(...rows.map(([at, index]) =>
+    make("tr", {}, make("th", { scope: "row" }, new Date(at * 1000).toISOString().slice(11, 19)), ...names.map(([p, line]) => make("td", { class: "n" }, p.unit(valuesOf(p, line)[index] ?? null))))));
+}
+
+function plots() {
+  if (history.at.length < 2) {
+    if (!PLOTS[0].figure) show("plots", history.at.length, () => make("p", {}, "The first points follow within 15 seconds."));
+    return;
+  }
+  if (!PLOTS[0].figure) $("plots").replaceChildren();
+  PLOTS.forEach(draw);
+  minute();
+}
+
+function redraw() {
+  PLOTS.forEach((plot) => {
+    if (plot.chart) plot.chart.destroy();
+    plot.chart = null;
+  });
+  plots();
+}
+
+// Rules, keys, configuration.
+
+function rules(all) {
+  const requests = "kennel_requests_total";
+  const columns = [
+    { title: "rule", of: (r) => r.name },
+    { title: "hits", metric: requests, n: true, of: (r) => count(r.hits) },
+    { title: "stale", metric: requests, n: true, of: (r) => count(r.stale) },
+    { title: "misses", metric: requests, n: true, of: (r) => count(r.misses) },
+    { title: "rebuilds", metric: "kennel_leases_total", n: true, of: (r) => count(r.rebuilds) },
+    { title: "mean build", metric: "kennel_rebuild_duration_seconds", n: true, of: (r) => seconds(r.build_seconds) },
+    { title: "what it saves", of: saves },
+  ];
+  return table("Rules, in the order of the configuration", columns, all);
+}
+
+function saves(r) {
+  const parts = [];
+  if (r.served_meanwhile) parts.push(`${count(r.served_meanwhile)} requests served meanwhile`);
+  if (r.saved_seconds) parts.push(`${seconds(r.saved_seconds)} of building spared`);
+  return parts.join("; ") || "–";
+}
+
+function about(page) {
+  const t = page.uptime_seconds;
+  const up = t < 120 ? `${t} s` : t < 7200 ? `${Math.floor(t / 60)} min` : t < 172800 ? `${Math.floor(t / 3600)} h` : `${Math.floor(t / 86400)} d`;
+  $("about").textContent = `version ${page.version} (kennel_build_info), up for ${up} (process_start_time_seconds)`;
+  $("state").textContent = page.state;
+  $("state").className = "badge " + (page.state === "ready" ? "up" : "down");
+  document.title = `Kennel: ${page.state}`;
+  const errors = page.config.errors.map((error) => `The configuration file has mistakes and was refused: ${error}`);
+  const lost = page.pools.flatMap((pool) => pool.servers.filter((s) => s.state === "down" || s.state === "sick").map((s) => `Server ${s.name} of pool ${pool.name} is ${STATES[s.state]}`));
+  const problems = [...errors, ...lost, ...page.notes];
+  $("problems").hidden = !problems.length;
+  show("problem-list", problems, (all) => all.map((text) => make("li", { class: "down" }, text)));
+}
+
+function configuration(page) {
+  const { config } = page;
+  show("reload", [config.hash, config.read_at, config.errors.length > 0], () => [
+    `Configuration ${config.hash} (kennel_config_info), read at ${config.read_at} (kennel_config_last_reload_timestamp_seconds). `,
+    config.errors.length ? "The last attempt to read it failed; see Problems." : "The last attempt to read it succeeded.",
+  ].map((text) => make("span", {}, text)));
+  show("settings", config.set, (set) => table("Settings of the file and the environment", [{ title: "key", of: (s) => s.key }, { title: "value", of: (s) => s.value }], set, "All settings have their defaults."));
+  if (page.discovery.length) {
+    show("discovery", page.discovery, (all) => table("Discovery of servers", [
+      { title: "entry", of: (d) => `${d.pool}: ${d.entry}` },
+      { title: "servers", metric: "kennel_discovery_servers", n: true, of: (d) => count(d.servers) },
+      { title: "found at", metric: "kennel_discovery_last_success_timestamp_seconds", of: (d) => d.found_at || "never" },
+      { title: "state", metric: "kennel_discovery_step", of: (d) => d.error ? `not found: ${d.error}` : d.step ? `the servers change: step ${d.step} of 3` : "found", state: (d) => (d.error ? "down" : "") },
+    ], all));
+  }
+}
+
+/** Shows the keys of a path, or why they are not shown. */
+async function keys(path, id, build) {
+  const reply = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(5 * SECOND) });
+  const text = await reply.text();
+  if (reply.ok) show(id, JSON.parse(text), build);
+  else show(id, text, () => make("p", {}, "Not shown: " + text.trim()));
+}
+
+const leases = (page) =>
+  table(`Leases in flight, the oldest first (kennel_leases_live), at most ${page.most}`, [
+    { title: "key", of: (l) => l.key },
+    { title: "held for", n: true, of: (l) => seconds(l.held_ms / 1000) },
+    { title: "waiters", metric: "kennel_waiters", n: true, of: (l) => count(l.waiters) },
+  ], page.leases, "No client builds a value now.");
+
+const hot = (page) => {
+  const of = (name, unit) => (k) => (k[name] ? unit(k[name].per_second) : "–");
+  return table(`Hot keys, estimated over about ${2 * page.half_life_seconds} s; 1 of ${page.counted_one_of} requests counted`, [
+    { title: "key", of: (k) => k.key },
+    { title: "rule", of: (k) => k.rule },
+    { title: "requests", n: true, of: of("requests", rate) },
+    { title: "bytes", n: true, of: of("bytes", (n) => two.format(n / 1024) + " KiB/s") },
+    { title: "misses", n: true, of: of("misses", rate) },
+    { title: "building", n: true, of: of("rebuild", (n) => two.format(n * 1000) + " ms/s") },
+  ], page.keys, "No request in the last seconds.");
+};
+
+// The loop.
+
+let turns = 0;
+async function turn() {
+  try {
+    const reply = await fetch(`/page.json?since=${history.next}`, { cache: "no-store", signal: AbortSignal.timeout(5 * SECOND) });
+    if (!reply.ok) throw new Error(`the sidecar replied ${reply.status}`);
+    const page = await reply.json();
+    about(page);
+    show("pools", page.pools, pools);
+    show("rule-table", page.rules, rules);
+    configuration(page);
+    if (remember(page.history) || turns === 0) plots();
+    if (turns % 2 === 0) await Promise.all([keys("/leases", "lease-table", leases), keys("/hot?limit=15", "hot-table", hot)]);
+    turns += 1;
+    if ($("connection").textContent) $("connection").textContent = "";
+    $("connection").className = "";
+    document.body.dataset.updated = String(turns);
+  } catch (error) {
+    $("connection").textContent = `No reply from the sidecar: what is shown is old (${error.message})`;
+    $("connection").className = "down";
+  }
+  // A page that nobody sees asks for nothing.
+  if (document.hidden) document.addEventListener("visibilitychange", turn, { once: true });
+  else setTimeout(turn, SECOND);
+}
+
+let resizing = 0;
+addEventListener("resize", () => {
+  clearTimeout(resizing);
+  resizing = setTimeout(redraw, 100);
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+turn();

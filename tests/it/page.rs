@@ -1,0 +1,83 @@
+//! The status page, in a real browser.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::world::{Kennel, addresses, eventually, guarded, memcacheds, raw, sidecar_toml, temp_dir, within};
+
+/// Debian's `chromium-headless-shell`, or the browser of `KENNEL_TEST_CHROMIUM`.
+fn chromium() -> String {
+    std::env::var("KENNEL_TEST_CHROMIUM").unwrap_or_else(|_| "chromium-headless-shell".to_owned())
+}
+
+/// Clients that get, build and set pages until `stop`.
+fn use_pages(sidecar: &Kennel, stop: &AtomicBool) {
+    let mut client = sidecar.client();
+    for n in (0..7).cycle() {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let key = format!("page:{n}");
+        if client.get(&key).is_none() {
+            client.set(&key, b"built", 60);
+        }
+        if n == 3 {
+            client.get("session:1");
+        }
+        thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_browser_shows_the_page_updates_it_and_shows_a_killed_server_within_3_seconds() {
+    let mut servers = memcacheds(3);
+    let rules = [guarded("pages", "page:{n}", ""), raw("rest", "*")];
+    let sidecar = Kennel::start(&sidecar_toml(&addresses(&servers), &rules));
+    // A lease that stays, and a request that is served by another client's build.
+    let mut builder = sidecar.client();
+    assert_eq!(builder.get("page:waited"), None);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| sidecar.client().get("page:waited"));
+        eventually("it waits", || sidecar.metrics().sum("kennel_waiters", &[]) >= 1.0);
+        builder.set("page:waited", b"built", 60);
+        assert_eq!(waiter.join().expect("it is served").as_deref(), Some(&b"built"[..]));
+    });
+    let profile = temp_dir();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| use_pages(&sidecar, &stop));
+        let _stop = Stop(&stop);
+        assert_eq!(builder.get("page:building"), None);
+        let url = format!("http://{}/", sidecar.admin());
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/page/browser.js");
+        let mut node = Command::new("node");
+        node.args([script, &chromium()]).arg(&profile).arg(url);
+        let mut node = node.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start node");
+        let mut told = node.stdin.take().expect("a pipe");
+        let mut lines = BufReader::new(node.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+        assert_eq!(lines.next().as_deref(), Some("loaded"));
+        servers[1].kill();
+        writeln!(told, "killed").expect("node reads");
+        let down = lines.next().expect("it is shown");
+        assert!(down.starts_with("down after "), "{down}");
+        servers[1].restart();
+        let up = || sidecar.metrics().sum("kennel_upstream_up", &[]) == 3.0;
+        within(Duration::from_secs(30), "it is up", up);
+        writeln!(told, "restarted").expect("node reads");
+        assert_eq!(lines.next().as_deref(), Some("passed"));
+        assert!(node.wait().expect("node ends").success());
+    });
+    let _ = std::fs::remove_dir_all(profile);
+}
+
+/// Ends the clients, also if the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
