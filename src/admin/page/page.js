@@ -176,7 +176,7 @@ function draw(plot) {
     plot.chart = new uPlot({
       width: Math.max(200, plot.box.clientWidth), height: 150, legend: { show: false }, cursor: { show: false },
       scales: { x: { time: true }, y: { range: (_, low, high) => [0, plot.top || (high > 0 ? high * 1.1 : 1)] } },
-      axes: [{ ...axis, space: 60 }, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => (plot.unit === percent ? Math.round(tick * 100) + " %" : plot.unit(tick))) }],
+      axes: [{ ...axis, space: 60 }, { ...axis, size: 74, values: (_, ticks) => ticks.map((tick) => (plot.unit === percent ? Math.round(tick * 100) + " %" : plot.unit(tick))) }],
       series: [{}, ...lines.map((line, at) => ({ label: line, stroke: color(`--s${at % 8}`), width: 1.5, dash: DASHES[at % 3], spanGaps: false, points: { show: false } }))],
     }, data, plot.box);
   } else {
