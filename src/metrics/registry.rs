@@ -106,7 +106,9 @@ impl Metrics {
             })
         };
         let workers = counts.workers.iter().map(worker).collect();
-        NextMetrics(Counts { rules, servers, workers, failover: None, config: ConfigInfo::default() })
+        // Until the next one is shown, so that no scrape finds none.
+        let config = counts.config.clone();
+        NextMetrics(Counts { rules, servers, workers, failover: None, config })
     }
 
     /// The next configuration is in force.

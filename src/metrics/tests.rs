@@ -384,3 +384,15 @@ fn under_the_next_configuration_a_rule_and_a_server_of_the_same_name_go_on_count
     assert_eq!((down("main", "b:11211"), down("main", "a:11211")), (Some(2.0), None));
     assert_eq!(samples["kennel_client_connections{}"], 0.0);
 }
+
+#[test]
+fn the_former_configuration_is_shown_until_the_next_one_is() {
+    let metrics = Metrics::new(vec!["a".to_owned()], Vec::new(), 1);
+    let shows = |hash: &str| metrics.render().contains(&format!("kennel_config_info{{hash=\"{hash}\"}} 1"));
+    let info = |hash: &str| ConfigInfo { hash: hash.to_owned(), ..ConfigInfo::default() };
+    metrics.show_config(info("former"));
+    metrics.switch_to(metrics.next(vec!["b".to_owned()], Vec::new()));
+    assert!(shows("former"), "{}", metrics.render());
+    metrics.show_config(info("next"));
+    assert!(shows("next") && !shows("former"));
+}
