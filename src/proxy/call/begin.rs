@@ -24,7 +24,6 @@ use crate::proxy::replies::dialect::Dialect;
 use crate::proxy::replies::meta::MetaDialect;
 use crate::proxy::scope::AccessSet;
 use crate::proxy::structures::call::{RESERVED, StructureCall, refusal};
-use crate::trace::Timing;
 use crate::upstream::GetKind;
 
 /// The reply to `version`, from which clients derive the server's features. It has one word after `VERSION`, because Dalli
@@ -251,16 +250,7 @@ impl Call {
         if !invalidates.is_empty() {
             accesses = AccessSet::everything();
         }
-        Some(Call {
-            command,
-            began: client.turn_time(),
-            quiet,
-            head: None,
-            accesses,
-            invalidates,
-            timing: Timing::default(),
-            kind,
-        })
+        Some(Call { quiet, accesses, invalidates, ..Call::new(command, kind, client) })
     }
 
     /// Begins one part of a long get. Returns `None` as [`Call::begin`] does.
@@ -293,12 +283,7 @@ impl Call {
         client: &Client,
         busy: impl Fn(&AccessSet) -> bool,
     ) -> Option<Call> {
-        let began = client.turn_time();
-        let call = |kind, accesses| {
-            let invalidates = Box::default();
-            let timing = Timing::default();
-            Call { command, began, quiet: false, head: None, accesses, invalidates, timing, kind }
-        };
+        let call = |kind, accesses| Call { accesses, ..Call::new(command, kind, client) };
         let mut rest = keys.iter();
         let only = rest.next().filter(|_| part.is_none() && rest.next().is_none());
         let get = |part, keys| Box::new(Get::new(kind, part, keys));
@@ -378,17 +363,7 @@ impl Call {
             proxy.metrics.too_large();
         }
         proxy.count_at_once(client, Command::Other, outcome);
-        let (command, invalidates) = (Command::Other, Box::default());
-        Some(Call {
-            command,
-            began: client.turn_time(),
-            quiet,
-            head: None,
-            accesses,
-            invalidates,
-            timing: Timing::default(),
-            kind,
-        })
+        Some(Call { quiet, accesses, ..Call::new(Command::Other, kind, client) })
     }
 
     /// Begins a `gat` that is refused because of a key after these: memcached touches these first.
@@ -408,18 +383,8 @@ impl Call {
         let touch = |key| Request::Touch { key, exptime, noreply: true };
         let touches = keys.iter().filter_map(|key| Call::begin(&touch(key), proxy, client, |_| false));
         let kind = Kind::Touches(touches.collect(), reply);
-        let (command, invalidates) = (Command::Other, Box::default());
-        proxy.count_at_once(client, command, Outcome::ClientError);
-        Some(Call {
-            command,
-            began: client.turn_time(),
-            quiet: false,
-            head: None,
-            accesses,
-            invalidates,
-            timing: Timing::default(),
-            kind,
-        })
+        proxy.count_at_once(client, Command::Other, Outcome::ClientError);
+        Some(Call { accesses, ..Call::new(Command::Other, kind, client) })
     }
 }
 

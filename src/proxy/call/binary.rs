@@ -25,7 +25,6 @@ use crate::proxy::replies::dialect::Dialect;
 use crate::proxy::scope::AccessSet;
 use crate::proxy::server_key::is_text;
 use crate::proxy::structures::call::{RESERVED, StructureCall, refusal};
-use crate::trace::Timing;
 use crate::upstream::GetKind;
 
 /// What an error is to a delete that accompanies it.
@@ -175,17 +174,7 @@ impl Call {
         if !invalidates.is_empty() {
             accesses = AccessSet::everything();
         }
-        let (began, head) = (client.turn_time(), Some(head));
-        Some(Call {
-            command: label,
-            began,
-            quiet: false,
-            head,
-            accesses,
-            invalidates,
-            timing: Timing::default(),
-            kind,
-        })
+        Some(Call { head: Some(head), accesses, invalidates, ..Call::new(label, kind, client) })
     }
 
     /// Begins gets that the client has sent one behind the other, and the `noop` behind them. All keys are read at once, as those of
@@ -246,18 +235,7 @@ impl Call {
                 return Call::begin_get(get, label, proxy, client, busy);
             }
         };
-        let (began, accesses, invalidates) = (client.turn_time(), AccessSet::default(), Box::default());
-        let (kind, head) = (Kind::Forward(forward), Some(head));
-        Some(Call {
-            command: label,
-            began,
-            quiet: false,
-            head,
-            accesses,
-            invalidates,
-            timing: Timing::default(),
-            kind,
-        })
+        Some(Call { head: Some(head), ..Call::new(label, Kind::Forward(forward), client) })
     }
 
     fn begin_get(
@@ -272,17 +250,7 @@ impl Call {
             return None;
         }
         get.send(proxy, client);
-        let (began, invalidates, kind) = (client.turn_time(), Box::default(), Kind::Get(get));
-        Some(Call {
-            command,
-            began,
-            quiet: false,
-            head: None,
-            accesses,
-            invalidates,
-            timing: Timing::default(),
-            kind,
-        })
+        Some(Call { accesses, ..Call::new(command, Kind::Get(get), client) })
     }
 
     /// Begins the reply to a binary request that the parser has refused. Returns `None` as [`Call::begin`] does.
@@ -326,35 +294,13 @@ impl Call {
             Status::UnknownCommand => Outcome::Error,
             _ => Outcome::ClientError,
         };
-        let (command, invalidates) = (Label::Other, Box::default());
-        proxy.count_at_once(client, command, outcome);
-        let (began, head) = (client.turn_time(), Some(head));
-        Some(Call {
-            command,
-            began,
-            quiet: false,
-            head,
-            accesses,
-            invalidates,
-            timing: Timing::default(),
-            kind,
-        })
+        proxy.count_at_once(client, Label::Other, outcome);
+        Some(Call { head: Some(head), accesses, ..Call::new(Label::Other, kind, client) })
     }
 
     /// A reply that is known.
     pub fn known(reply: Bytes, client: &Client) -> Call {
-        let (began, accesses, invalidates) = (client.turn_time(), AccessSet::default(), Box::default());
-        let (command, kind) = (Label::Other, Kind::Reply(reply));
-        Call {
-            command,
-            began,
-            quiet: false,
-            head: None,
-            accesses,
-            invalidates,
-            timing: Timing::default(),
-            kind,
-        }
+        Call::new(Label::Other, Kind::Reply(reply), client)
     }
 }
 

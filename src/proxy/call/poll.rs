@@ -61,6 +61,20 @@ pub(super) enum Kind {
 }
 
 impl Call {
+    /// A call that begins now. It has a reply, and neither reads nor writes a guarded key, nor bumps a tag.
+    pub(super) fn new(command: Command, kind: Kind, client: &Client) -> Call {
+        Call {
+            command,
+            began: client.turn_time(),
+            quiet: false,
+            head: None,
+            accesses: AccessSet::default(),
+            invalidates: Box::default(),
+            timing: Timing::default(),
+            kind,
+        }
+    }
+
     /// The guarded keys that it reads or writes.
     pub fn accesses(&self) -> &AccessSet {
         &self.accesses
