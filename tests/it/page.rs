@@ -4,7 +4,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
 
 use crate::world::{Kennel, addresses, eventually, guarded, memcacheds, raw, sidecar_toml, temp_dir, within};
 
@@ -71,6 +73,35 @@ fn a_browser_shows_the_page_updates_it_and_shows_a_killed_server_within_3_second
         assert!(node.wait().expect("node ends").success());
     });
     let _ = std::fs::remove_dir_all(profile);
+}
+
+#[test]
+fn leases_in_flight_are_listed_with_their_age_and_waiters_and_keys_as_the_log_shows_them() {
+    let servers = memcacheds(1);
+    let toml = sidecar_toml(&addresses(&servers), &[guarded("pages", "page:*", "")]);
+    let sidecar = Kennel::start(&format!("[log]\nkeys = \"prefix:5\"\n{toml}"));
+    let leases = || -> Value {
+        let reply = sidecar.http("/leases");
+        let (_, body) = reply.split_once("\r\n\r\n").expect("a body");
+        serde_json::from_str::<Value>(body).unwrap_or_else(|error| panic!("{error}: {reply}"))["leases"]
+            .take()
+    };
+    assert_eq!(leases(), json!([]));
+    let began = Instant::now();
+    let mut builder = sidecar.client();
+    assert_eq!(builder.get("page:secret"), None);
+    let mut waiter = sidecar.client();
+    waiter.send(b"get page:secret\r\n");
+    eventually("it waits", || leases()[0]["waiters"] == 1);
+    let (all, elapsed) = (leases(), began.elapsed());
+    let [lease] = &all.as_array().expect("a list")[..] else { panic!("one lease: {all}") };
+    assert_eq!(lease["key"], "page:…");
+    let held = lease["held_ms"].as_u64().expect("milliseconds");
+    // Either moment is rounded down.
+    assert!(u128::from(held) <= elapsed.as_millis() + 1, "{held}");
+    builder.store("page:secret", b"built", 60);
+    assert_eq!(waiter.only_value("page:secret").as_deref(), Some(&b"built"[..]));
+    assert_eq!(leases(), json!([]));
 }
 
 /// Ends the clients, also if the test fails.
