@@ -178,7 +178,7 @@ struct ServerJson<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::{Command, Metrics, ServerName};
+    use crate::metrics::{Command, Metrics, ServerName, WaitEnd};
 
     fn metrics(servers: &[&str]) -> Metrics {
         let name = |server: &&str| ServerName { pool: "main".to_owned(), server: (*server).to_owned() };
@@ -197,13 +197,16 @@ mod tests {
         request(Outcome::Hit);
         history.record(metrics.sample(), 1_000, 5.0);
         assert!(history.points.is_empty());
-        for outcome in [Outcome::Hit, Outcome::Hit, Outcome::Stale, Outcome::MissWon, Outcome::Deleted] {
+        for outcome in [Outcome::Hit, Outcome::Hit, Outcome::Stale, Outcome::MissWon] {
             request(outcome);
         }
+        metrics.worker(0).request(0, Command::Delete, Outcome::Deleted, Duration::from_millis(400));
+        metrics.worker(0).wait_ended(0, WaitEnd::Filled);
         history.record(metrics.sample(), 6_000, 5.0);
         let shown = ["hit", "stale", "miss", "other", "error", "avoided"].map(|name| value(&history, name));
-        assert_eq!(shown, [0.4, 0.2, 0.2, 0.2, 0.0, 0.2]);
+        assert_eq!(shown, [0.4, 0.2, 0.2, 0.2, 0.0, 0.4]);
         assert!((0.001..0.0025).contains(&value(&history, "p50")));
+        assert!((0.2..0.6).contains(&value(&history, "p99")), "{}", value(&history, "p99"));
         history.record(metrics.sample(), 11_000, 5.0);
         assert!(value(&history, "p99").is_nan() && value(&history, "hit") == 0.0);
         let json = serde_json::to_value(history.page(0)).unwrap();

@@ -1,5 +1,6 @@
 //! What happens to keys is seen while it happens: `kennel trace`, `kennel top` and the log of slow requests.
 
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -13,8 +14,8 @@ use tokio::time::Instant;
 use crate::binary::packet::{BinaryClient, GETK, GETKQ, INCREMENT, NOOP, Packet, SUCCESS};
 use crate::client::{Client, set_command};
 use crate::world::{
-    Kennel, addresses, eventually, guarded, memcacheds, raw, sidecar_toml, until_stale, within,
-    without_failover,
+    Kennel, Memcached, addresses, direct, eventually, guarded, memcacheds, raw, sidecar_toml, until_stale,
+    within, without_failover,
 };
 
 /// A `kennel` command that runs until this is dropped, and the lines that it prints.
@@ -82,10 +83,29 @@ fn words(command: &str, key: &str, outcome: &str, letters: &str) -> (String, Str
     (command.into(), key.into(), outcome.into(), letters.into())
 }
 
-fn one_server(rules: &[String]) -> (Vec<crate::world::Memcached>, Kennel) {
+fn one_server(rules: &[String]) -> (Vec<Memcached>, Kennel) {
     let servers = memcacheds(1);
     let sidecar = Kennel::start(&without_failover(&sidecar_toml(&addresses(&servers), rules)));
     (servers, sidecar)
+}
+
+#[test]
+fn each_event_names_the_server_that_has_the_key() {
+    let servers = memcacheds(3);
+    let rules = [guarded("pages", "page:*", ""), raw("raw", "raw:*")];
+    let sidecar = Kennel::start(&without_failover(&sidecar_toml(&addresses(&servers), &rules)));
+    let trace = Tool::trace(&["--json", "--outcome", "stored"], &sidecar);
+    let mut client = sidecar.client();
+    let mut seen = HashSet::new();
+    for key in (0..12).flat_map(|n| ["page", "raw"].map(|kind| format!("{kind}:{n}"))) {
+        client.store(&key, b"value", 60);
+        let event = trace.json();
+        let has = |server: &&Memcached| direct(server).ttl(&key).is_some();
+        let address = servers.iter().find(has).expect("it is stored").address();
+        assert_eq!((&event["key"], &event["server"]), (&key.as_str().into(), &address.as_str().into()));
+        seen.insert((key.starts_with("raw"), address));
+    }
+    assert!(seen.len() >= 4, "hardly tested: {seen:?}");
 }
 
 #[test]
