@@ -2,11 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
-use crate::world::{Kennel, addresses, guarded, memcacheds, sidecar_toml, timed};
+use crate::world::{Kennel, addresses, guarded, memcacheds, raw, sidecar_toml, timed};
 
 #[test]
 fn idle_connections_at_the_admins_address_keep_no_probe_out_and_are_closed_after_seconds() {
@@ -93,4 +94,31 @@ fn slow_requests_watchers_that_read_nothing_and_huge_queries_at_the_admins_addre
     drop(watchers);
     assert!(kennel.http("/readyz").contains(" 200 "));
     assert!(!kennel.log().contains("panicked"), "{}", kennel.log());
+}
+
+/// `curl -s http://127.0.0.1:9111/PATH | FILTER`, without curl.
+#[test]
+fn each_question_to_the_admin_address_on_the_page_for_operators_has_an_answer() {
+    let servers = memcacheds(2);
+    let sidecar = Kennel::start(&sidecar_toml(&addresses(&servers), &[raw("all", "*")]));
+    let mut asked = 0;
+    let page = include_str!("../../docs/operations.md");
+    for question in page.lines().filter_map(|line| line.strip_prefix("curl -s http://127.0.0.1:9111")) {
+        let (path, rest) = question.split_once(' ').unwrap_or((question, ""));
+        let filter = rest.split_once("| ").map_or("cat", |(_, filter)| filter);
+        let reply = sidecar.http(path);
+        let (head, body) = reply.split_once("\r\n\r\n").expect("a reply");
+        assert!(head.contains("200 OK"), "{question}: {head}");
+        let mut filtered = Command::new("sh");
+        filtered.args(["-c", filter]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut filtered = filtered.spawn().expect("run sh");
+        let mut input = filtered.stdin.take().expect("a pipe");
+        let body = body.to_owned();
+        let writing = thread::spawn(move || input.write_all(body.as_bytes()));
+        let found = filtered.wait_with_output().expect("it ends");
+        writing.join().expect("no panic").expect("sh reads");
+        assert!(!found.stdout.is_empty(), "nothing is found by: {question}");
+        asked += 1;
+    }
+    assert!(asked >= 4, "{asked}");
 }
