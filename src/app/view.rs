@@ -293,7 +293,7 @@ impl admin::View for AdminView {
     }
 
     fn leases(&self, limit: usize) -> Vec<LeaseRow> {
-        let (now, keys) = (self.clock.now_ms(), self.shown().observed.keys);
+        let (now, keys) = (self.start.elapsed().as_millis() as u64, self.shown().observed.keys);
         let row = |lease: LiveLease| LeaseRow {
             key: keys.of(&lease.key, || self.hasher.hash(&lease.key)),
             held_ms: now.saturating_sub(lease.since),

@@ -93,12 +93,15 @@ fn leases_in_flight_are_listed_with_their_age_and_waiters_and_keys_as_the_log_sh
     let mut waiter = sidecar.client();
     waiter.send(b"get page:secret\r\n");
     eventually("it waits", || leases()[0]["waiters"] == 1);
+    // It holds the key since its first read.
+    eventually("it has held the key", || leases()[0]["held_ms"].as_u64() >= Some(100));
+    assert_eq!(builder.get("page:secret"), None);
     let (all, elapsed) = (leases(), began.elapsed());
     let [lease] = &all.as_array().expect("a list")[..] else { panic!("one lease: {all}") };
     assert_eq!(lease["key"], "page:…");
     let held = lease["held_ms"].as_u64().expect("milliseconds");
     // Either moment is rounded down.
-    assert!(u128::from(held) <= elapsed.as_millis() + 1, "{held}");
+    assert!(held >= 100 && u128::from(held) <= elapsed.as_millis() + 1, "{held}");
     builder.store("page:secret", b"built", 60);
     assert_eq!(waiter.only_value("page:secret").as_deref(), Some(&b"built"[..]));
     assert_eq!(leases(), json!([]));

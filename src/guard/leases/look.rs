@@ -40,7 +40,7 @@ pub struct LeaseLook {
 pub struct LiveLease {
     /// The key.
     pub key: Box<[u8]>,
-    /// The wall-clock millisecond at which the lease was granted.
+    /// When the lease was granted, on the monotonic clock in ms.
     pub since: u64,
     /// The requests that wait for the build.
     pub waiters: usize,
@@ -53,7 +53,7 @@ impl<W> Leases<W> {
         let mut found = Vec::new();
         for (key, state) in &self.keys {
             for entry in state.entries.iter().filter(|entry| entry.is_lease()) {
-                found.push((entry.token.at.wall, &**key, state.waiters.len()));
+                found.push((entry.token.at.mono, &**key, state.waiters.len()));
             }
         }
         found.sort_unstable_by_key(|(since, ..)| *since);

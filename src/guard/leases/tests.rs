@@ -678,7 +678,7 @@ fn a_win_whose_reply_is_processed_too_late_is_a_miss() {
 fn the_leases_granted_first_are_listed_up_to_a_limit() {
     let mut leases = Leases::<u32>::default();
     for (n, key) in [b"c", b"a", b"b"].into_iter().enumerate() {
-        let at = Now { wall: NOW.wall + n as u64, ..NOW };
+        let at = Now { mono: NOW.mono + n as u64, ..NOW };
         let token = MissToken { at, ..token(7) };
         leases.grant(key, 1.into(), token, &Policy::default()).0.unwrap();
     }
