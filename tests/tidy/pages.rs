@@ -12,7 +12,7 @@ pub(crate) fn pages() -> Vec<(String, String)> {
     texts().into_iter().filter(|(path, _)| is_page(path)).collect()
 }
 
-/// Dead links of a page, and files in code font that do not exist.
+/// Dead links of a page, links that show another file's name, and files in code font that do not exist.
 pub(crate) fn dead_links(path: &str, text: &str) -> Vec<String> {
     let mut problems = Vec::new();
     let mut fenced = false;
@@ -31,9 +31,17 @@ pub(crate) fn dead_links(path: &str, text: &str) -> Vec<String> {
             }
         }
         let prose = prose.copied().collect::<Vec<_>>().join("`");
-        for target in prose.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+        let ends: Vec<&str> = prose.split("](").collect();
+        for link in ends.windows(2) {
+            let [before, after] = link else { continue };
+            let target = after.split(')').next().unwrap_or_default();
             if let Err(why) = resolve(path, text, target) {
                 problems.push(format!("{path}:{number}: link to {target}: {why}"));
+            }
+            let shown = before.rsplit('[').next().unwrap_or_default();
+            let file = target.split('#').next().and_then(|file| file.rsplit('/').next());
+            if shown.ends_with(".md") && file != shown.rsplit('/').next() {
+                problems.push(format!("{path}:{number}: link to {target}: it is shown as {shown}"));
             }
         }
     }
@@ -326,6 +334,7 @@ mod tests {
         only(dead_links("docs/a.md", "# B c\n[b](#b-d)\n"), "no heading for #b-d");
         only(dead_links("docs/a.md", "see `src/nowhere.rs`\n"), "names src/nowhere.rs");
         only(dead_links("docs/a.md", "[b](../../..)\n"), "out of the repository");
+        only(dead_links("docs/a.md", "[testing.md](../README.md)\n"), "it is shown as testing.md");
         let fine = "# B `c`\n[b](#b-c) [d](../README.md) `[x](y)`\n```\n[e](nowhere)\n```\n[f](https://x.example/)\n";
         assert_eq!(dead_links("docs/a.md", fine), Vec::<String>::new());
     }
