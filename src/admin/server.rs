@@ -153,6 +153,13 @@ fn least_recent(open: &[Open]) -> Option<&Open> {
     open.iter().min_by_key(|open| (open.activity.is_stream(), open.activity.last()))
 }
 
+/// Returns when the server stops, and the connection has had a request, or `grace` for it.
+async fn stopped(stop: &CancellationToken, activity: &Activity, grace: Duration) {
+    stop.cancelled().await;
+    // What comes later is too late.
+    let _ = timeout(grace, activity.asked()).await;
+}
+
 /// Returns when a connection has lasted too long, or its client does not read its stream.
 async fn too_long(began: Instant, activity: &Activity, limits: &Limits) {
     let mut end = began + limits.connection.min(limits.stream);
@@ -216,7 +223,8 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     );
     let ended = tokio::select! {
         ended = &mut connection => Some(ended),
-        () = stop.cancelled() => None,
+        // A client that has just connected receives its reply: at an upgrade, it would have been the new process's.
+        () = stopped(&stop, &used, limits.grace) => None,
         () = too_long(began, &used, &limits) => None,
     };
     let ended = match ended {

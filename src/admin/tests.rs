@@ -327,6 +327,23 @@ async fn shutdown_closes_idle_connections_at_once_and_stops_listening() {
     assert!(TcpStream::connect(server.address).await.is_err());
 }
 
+#[tokio::test]
+async fn a_client_that_has_connected_before_the_shutdown_and_asks_then_receives_its_reply() {
+    let server = start(Limits { grace: Duration::from_secs(60), ..LIMITS }).await;
+    let mut client = TcpStream::connect(server.address).await.unwrap();
+    // Accepted, because a later one has been.
+    let mut second = TcpStream::connect(server.address).await.unwrap();
+    second.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await.unwrap();
+    assert!(read_to_close(&mut second).await.ends_with("ok"));
+    server.stop.send(()).unwrap();
+    while TcpStream::connect(server.address).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    client.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await.unwrap();
+    assert!(read_to_close(&mut client).await.ends_with("ok"));
+    timeout(Duration::from_secs(5), server.done).await.expect("the server stops").unwrap();
+}
+
 /// Connects, asks for a stream, and returns once it has begun.
 async fn stream(server: &Server) -> TcpStream {
     let mut stream = TcpStream::connect(server.address).await.unwrap();

@@ -71,7 +71,8 @@ impl App {
         self.lasting.connection_limit.count()
     }
 
-    /// Leaves the listeners to another process, and has clients sent to it.
+    /// Leaves the listeners to another process, and has clients sent to it. Whoever has just asked here whether the sidecar is ready
+    /// asks about the other process too: it is.
     fn give_away(&mut self, leaving: Leaving, to: &mpsc::UnboundedSender<MovingClient>) {
         if let Some(control) = self.control.take() {
             control.socket.give_away();
@@ -79,7 +80,6 @@ impl App {
         if let Some(admin) = self.admin.take() {
             admin.stop.cancel();
         }
-        self.readiness.drain();
         self.in_force.listeners.give_away();
         self.in_force.listeners.close();
         for worker in &self.workers {

@@ -121,6 +121,8 @@ impl Predecessor {
         }
         app.in_force.listeners.take_files();
         app.in_force.apply_to_shared();
+        // Where the keys are is known: no probe finds the sidecar starting.
+        app.readiness.ready();
         app.open(Some(ControlSocket::inherit(control, &path)?))?;
         // It may have been killed. Its sockets are here.
         let _ = channel.send(&Message::Serving, &[], REPLY_TIMEOUT).await;

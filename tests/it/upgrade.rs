@@ -1,5 +1,7 @@
 //! One process takes over from another: `kennel --takeover`, and SIGUSR2.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -133,6 +135,36 @@ fn two_hundred_clients_see_nothing_of_twenty_upgrades_and_no_lease_is_lost() {
         for client in clients {
             client.join().expect("a client without a failed request");
         }
+    });
+}
+
+#[test]
+fn no_probe_finds_a_sidecar_that_is_upgraded_not_ready() {
+    let (sockets, servers) = (Sockets::new(), memcacheds(1));
+    let toml = sockets.toml(&servers, &[raw("raw", "*")]);
+    let mut kennel = Kennel::start(&toml);
+    let (stop, replies, admin) = (AtomicBool::new(false), AtomicU64::new(0), kennel.admin());
+    let probe = || {
+        while !stop.load(SeqCst) {
+            let mut reply = String::new();
+            let mut probe = TcpStream::connect(admin).expect("connect");
+            probe.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").expect("it reads");
+            probe.read_to_string(&mut reply).expect("it replies");
+            assert!(reply.starts_with("HTTP/1.0 200 "), "{reply:?}");
+            replies.fetch_add(1, SeqCst);
+        }
+    };
+    thread::scope(|scope| {
+        let _stops = StopsWhenDropped(&stop);
+        let probes: Vec<_> = (0..8).map(|_| scope.spawn(probe)).collect();
+        for _ in 0..20 {
+            let next = Kennel::take_over(&toml);
+            ends_well(std::mem::replace(&mut kennel, next));
+            let before = replies.load(SeqCst);
+            within(LONG, "they go on", || replies.load(SeqCst) > before + 100);
+        }
+        stop.store(true, SeqCst);
+        probes.into_iter().for_each(|probe| probe.join().expect("a probe without a failed request"));
     });
 }
 
