@@ -13,7 +13,7 @@ mod queries;
 use circles::circles;
 use code::{Source, everything_rust, paths_from, sources, words_at};
 use files::{read, texts};
-use pages::{dead_links, pages, unknown_names, unshown_limits, wrong_configuration, wrong_limits};
+use pages::{LIMITS, dead_links, pages, unknown_names, unshown_limits, wrong_configuration, wrong_limits};
 use promises::missing_mechanisms;
 use queries::{Metrics, dashboard, wrong_queries};
 
@@ -216,15 +216,17 @@ fn every_limit_and_item_that_a_page_names_is_in_the_code() {
 }
 
 #[test]
-fn the_architecture_page_gives_every_limit_as_the_code_has_it() {
+fn the_architecture_pages_give_every_limit_as_the_code_has_it() {
     let sources = sources("src");
-    let page = read("docs/architecture.md");
-    report(wrong_limits(&page, &sources));
+    let pages = LIMITS.map(|path| (path, read(path)));
+    report(wrong_limits(&pages.each_ref().map(|(path, text)| (*path, text.as_str())), &sources));
 }
 
 #[test]
-fn every_limit_of_the_architecture_page_names_the_test_that_reaches_it() {
-    report(unshown_limits(&read("docs/architecture.md"), &everything_rust()));
+fn every_limit_of_the_architecture_pages_names_the_test_that_reaches_it() {
+    let pages = LIMITS.map(|path| (path, read(path)));
+    let pages = pages.each_ref().map(|(path, text)| (*path, text.as_str()));
+    report(unshown_limits(&pages, &everything_rust()));
 }
 
 #[test]

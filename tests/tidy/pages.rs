@@ -96,9 +96,12 @@ fn resolve(from: &str, text: &str, target: &str) -> Result<(), String> {
     Err(format!("there is no heading for #{anchor}"))
 }
 
-/// Rows of the page like `` | `src/session.rs` | `MAX_CALLS` | 1,024 | … | `` against the constants, and constants called
-/// `MAX_…` or `…_MAX` that the page leaves out.
-pub(crate) fn wrong_limits(page: &str, sources: &[Source]) -> Vec<String> {
+/// The pages whose tables list the limits.
+pub(crate) const LIMITS: [&str; 2] = ["docs/architecture.md", "docs/architecture-structures.md"];
+
+/// Rows of the pages, each with its path, like `` | `src/session.rs` | `MAX_CALLS` | 1,024 | … | `` against the constants, and
+/// constants called `MAX_…` or `…_MAX` that the pages leave out.
+pub(crate) fn wrong_limits(pages: &[(&str, &str)], sources: &[Source]) -> Vec<String> {
     let mut constants: BTreeMap<(&str, &str), (usize, Vec<u64>)> = BTreeMap::new();
     for source in sources {
         for (at, _) in source.shipped.match_indices("const ") {
@@ -114,7 +117,7 @@ pub(crate) fn wrong_limits(page: &str, sources: &[Source]) -> Vec<String> {
     }
     let mut problems = Vec::new();
     let mut rows = Vec::new();
-    for (number, line) in (1..).zip(page.lines()) {
+    for (path, number, line) in numbered(pages) {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let [_, file, name, value, ..] = cells[..] else { continue };
         let (file, name) = (file.trim_matches('`'), name.trim_matches('`'));
@@ -123,10 +126,11 @@ pub(crate) fn wrong_limits(page: &str, sources: &[Source]) -> Vec<String> {
         }
         rows.push((file.to_owned(), name.to_owned()));
         match (constants.get(&(file, name)), human(value)) {
-            (None, _) => problems
-                .push(format!("docs/architecture.md:{number}: {file} has no constant {name} with a plain value")),
+            (None, _) => {
+                problems.push(format!("{path}:{number}: {file} has no constant {name} with a plain value"))
+            }
             (Some((_, real)), stated) if *real != stated => problems.push(format!(
-                "docs/architecture.md:{number}: says {name} is {value} ({stated:?}), but in {file} it is {real:?}"
+                "{path}:{number}: says {name} is {value} ({stated:?}), but in {file} it is {real:?}"
             )),
             _ => {}
         }
@@ -137,7 +141,10 @@ pub(crate) fn wrong_limits(page: &str, sources: &[Source]) -> Vec<String> {
             let is_limit = name.starts_with("MAX_") || name.ends_with("_MAX");
             if is_limit && !rows.iter().any(|(f, n)| f == file && n == name) {
                 problems.push(
-                    source.complain(*at, format_args!("{name} is not in docs/architecture.md's limits")),
+                    source.complain(
+                        *at,
+                        format_args!("{name} is not in the limits of {}", LIMITS.join(" or ")),
+                    ),
                 );
             }
         }
@@ -174,11 +181,11 @@ const UNREACHABLE: [&str; 2] = ["– pause", "– buffer"];
 /// Precedes the reason why no test reaches a limit.
 const NOT_REACHED: &str = "not reached by a test: ";
 
-/// Rows of the limits table whose last cell names no test of `sources`.
-pub(crate) fn unshown_limits(page: &str, sources: &[Source]) -> Vec<String> {
+/// Rows of the limits tables of the pages, each with its path, whose last cell names no test of `sources`.
+pub(crate) fn unshown_limits(pages: &[(&str, &str)], sources: &[Source]) -> Vec<String> {
     let tests: BTreeSet<&str> = sources.iter().flat_map(|source| tests(&source.code)).collect();
     let mut problems = Vec::new();
-    for (number, line) in (1..).zip(page.lines()) {
+    for (path, number, line) in numbered(pages) {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let ["", file, name, _, .., shown, ""] = cells[..] else { continue };
         if !file.starts_with("`src/") || !name.starts_with('`') {
@@ -193,8 +200,7 @@ pub(crate) fn unshown_limits(page: &str, sources: &[Source]) -> Vec<String> {
             }
         };
         if !is_shown {
-            problems
-                .push(format!("docs/architecture.md:{number}: {name} is shown by {shown:?}: no such test"));
+            problems.push(format!("{path}:{number}: {name} is shown by {shown:?}: no such test"));
         }
     }
     problems
@@ -208,6 +214,13 @@ fn tests(code: &str) -> impl Iterator<Item = &str> {
             function.split('(').next()
         },
     )
+}
+
+/// The lines of pages, each with the path and its number.
+fn numbered<'p>(pages: &[(&'p str, &'p str)]) -> impl Iterator<Item = (&'p str, usize, &'p str)> {
+    pages
+        .iter()
+        .flat_map(|(path, text)| (1..).zip(text.lines()).map(move |(number, line)| (*path, number, line)))
 }
 
 /// The value of a constant: a number, a duration in ms, or a pair of them. `None`: any other expression.
@@ -347,10 +360,13 @@ mod tests {
         )];
         let a = "| `src/a.rs` | `MAX_A` | 64 KiB | it ends |\n";
         let b = "| `src/a.rs` | `B` | 10 ms to 1 s | |\n";
-        assert_eq!(wrong_limits(&format!("{a}{b}"), &source), Vec::<String>::new());
-        only(wrong_limits(b, &source), "src/a.rs:1: MAX_A is not in");
-        only(wrong_limits(&a.replace("64", "65"), &source), "says MAX_A is 65 KiB");
-        only(wrong_limits(&format!("{a}{}", a.replace("MAX_A", "MAX_C")), &source), "has no constant MAX_C");
+        assert_eq!(wrong_limits(&[("docs/a.md", &format!("{a}{b}"))], &source), Vec::<String>::new());
+        only(wrong_limits(&[("docs/a.md", b)], &source), "src/a.rs:1: MAX_A is not in");
+        only(wrong_limits(&[("docs/a.md", &a.replace("64", "65"))], &source), "says MAX_A is 65 KiB");
+        only(
+            wrong_limits(&[("docs/a.md", &format!("{a}{}", a.replace("MAX_A", "MAX_C")))], &source),
+            "has no constant MAX_C",
+        );
     }
 
     #[test]
@@ -370,15 +386,21 @@ mod tests {
         let there = source("#[test]\nfn it_ends() {}\n#[tokio::test]\n#[ignore]\nasync fn it_waits() {}\n");
         for shown in ["`it_ends`", "`it_waits`", "– pause", "– buffer", "not reached by a test: too large"]
         {
-            assert_eq!(unshown_limits(&row(shown), &there), Vec::<String>::new());
+            assert_eq!(unshown_limits(&[("docs/a.md", &row(shown))], &there), Vec::<String>::new());
         }
         for shown in ["`it_end`", "it_ends", "", "–", "– size", "not reached by a test: "] {
-            only(unshown_limits(&row(shown), &there), "docs/architecture.md:1: `MAX_A` is shown by");
+            only(unshown_limits(&[("docs/a.md", &row(shown))], &there), "docs/a.md:1: `MAX_A` is shown by");
         }
         // The column is missing; a function that is no test.
-        only(unshown_limits("| `src/a.rs` | `MAX_A` | 1 | it ends |\n", &there), "no such test");
-        only(unshown_limits(&row("`it_ends`"), &source("fn it_ends() {}")), "no such test");
-        assert_eq!(unshown_limits("| bincode | `src/guard/envelope.rs` |\n", &there), Vec::<String>::new());
+        only(
+            unshown_limits(&[("docs/a.md", "| `src/a.rs` | `MAX_A` | 1 | it ends |\n")], &there),
+            "no such test",
+        );
+        only(unshown_limits(&[("docs/a.md", &row("`it_ends`"))], &source("fn it_ends() {}")), "no such test");
+        assert_eq!(
+            unshown_limits(&[("docs/a.md", "| bincode | `src/guard/envelope.rs` |\n")], &there),
+            Vec::<String>::new()
+        );
     }
 
     #[test]
