@@ -62,6 +62,7 @@ mod lasting;
 mod limits;
 pub(crate) mod plan;
 mod service;
+mod slabs;
 mod taking_over;
 mod view;
 

@@ -14,6 +14,11 @@ use tracing_subscriber::fmt::{MakeWriter, layer};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
+mod recent;
+
+pub use recent::RecentError;
+use recent::{RecentErrors, Remember};
+
 /// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
@@ -96,6 +101,13 @@ pub fn check_filter(directives: &str) -> Result<(), String> {
     EnvFilter::try_new(directives).map(|_| ()).map_err(|error| error.to_string())
 }
 
+/// The last warnings and errors that were logged, the latest first: 32 at most.
+pub fn recent_errors() -> Vec<RecentError> {
+    RECENT.all()
+}
+
+static RECENT: RecentErrors = RecentErrors::new();
+
 /// Replaces the filter of the process's subscriber.
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
@@ -119,7 +131,7 @@ where
     F: Layer<Registry> + Send + Sync,
 {
     let lines = layer().with_writer(to).with_ansi(colour);
-    let filtered = Registry::default().with(filter);
+    let filtered = Registry::default().with(filter).with(Remember(&RECENT));
     match format {
         Format::Text => Box::new(filtered.with(lines)),
         Format::Json => Box::new(filtered.with(lines.json().flatten_event(true))),

@@ -36,8 +36,8 @@ const MISS: &[Outcome] = &[Outcome::Miss, Outcome::MissWon, Outcome::MissHeld];
 const STORED: &[Outcome] = &[Outcome::Stored];
 const ERROR: &[Outcome] = &[Outcome::Error, Outcome::ClientError, Outcome::ServerError];
 
-/// The points of the last hour. Clones are snapshots.
-#[derive(Debug, Clone, Default)]
+/// The points of the last hour.
+#[derive(Debug, Default)]
 pub struct History {
     points: VecDeque<Point>,
     /// The number of the next point, counted since the start.
@@ -47,7 +47,7 @@ pub struct History {
     last: Option<Sample>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Point {
     /// Milliseconds of Unix time.
     at_ms: u64,
@@ -120,8 +120,8 @@ impl History {
         self.servers = names;
     }
 
-    /// The points from number `since` on.
-    pub(super) fn page(&self, since: u64) -> HistoryPage<'_> {
+    /// The points from number `since` on. Of a process that has not reached that number, all points.
+    pub fn page(&self, since: u64) -> HistoryPage {
         let first = self.next - self.points.len() as u64;
         // A number above the next one is that of another process.
         let skip = if since > self.next { 0 } else { since.saturating_sub(first) };
@@ -133,7 +133,7 @@ impl History {
             values: points().map(|point| point.values[at]).collect(),
         });
         let servers = self.servers.iter().enumerate().map(|(at, name)| ServerJson {
-            name,
+            name: name.clone(),
             p50: points().map(|point| point.servers[at].0).collect(),
             p99: points().map(|point| point.servers[at].1).collect(),
         });
@@ -150,27 +150,27 @@ impl History {
 }
 
 /// Points, as JSON.
-#[derive(Serialize)]
-pub(super) struct HistoryPage<'a> {
+#[derive(Debug, Serialize)]
+pub struct HistoryPage {
     interval_seconds: u64,
     max_points: usize,
     first: u64,
     next: u64,
     at_ms: Vec<u64>,
     series: Vec<SeriesJson>,
-    servers: Vec<ServerJson<'a>>,
+    servers: Vec<ServerJson>,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 struct SeriesJson {
     name: &'static str,
     metric: &'static str,
     values: Vec<f32>,
 }
 
-#[derive(Serialize)]
-struct ServerJson<'a> {
-    name: &'a str,
+#[derive(Debug, Serialize)]
+struct ServerJson {
+    name: String,
     p50: Vec<f32>,
     p99: Vec<f32>,
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! GET /         a status page, which asks for /page.json once a second
 //! GET /leases   the leases in flight
+//! GET /slabs    the slab classes of the servers
 //! GET /trace    what happens to keys, event by event
 //! GET /hot      the hottest keys
 //! GET /metrics  Prometheus's text format
@@ -14,7 +15,7 @@
 //!
 //! `server` accepts connections and limits them; `access` decides who may ask for what; `routes` has the reply to each path. They read
 //! the `view`, which the application implements, and the `readiness`. `query` parses what a route is asked, `shown` writes keys in JSON,
-//! `history` is the last hour, and `activity` shows which connections are in use.
+//! `history` is the last hour, `slabs` the slab classes of the servers, and `activity` shows which connections are in use.
 
 mod access;
 mod activity;
@@ -25,16 +26,18 @@ mod replies;
 mod routes;
 mod server;
 mod shown;
+mod slabs;
 mod view;
 
 pub use access::{Access, AdminSpec, CurrentAccess};
-pub use history::History;
+pub use history::{History, HistoryPage};
 pub use readiness::Readiness;
 pub(crate) use server::MAX_OPEN;
 pub use server::run;
+pub use slabs::{ServerSlabs, SlabClass, Slabs, slab_classes};
 pub use view::{
-    ConfigState, HotQuery, KeysAt, LeaseRow, NotExplained, Overview, Placements, PoolRow, RuleRow, ServerRow,
-    View,
+    ConfigState, ErrorRow, HotQuery, KeysAt, LeaseRow, NotExplained, Overview, Placements, PoolRow, RuleRow,
+    ServerRow, View,
 };
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod metrics;
 mod page;
 mod readyz;
 mod reload;
+mod slabs;
 mod trace;
 
 use std::future::Future;
@@ -42,6 +43,7 @@ const ROUTES: &[Route] = &[
     explain::ROUTE,
     hot::ROUTE,
     trace::ROUTE,
+    slabs::ROUTE,
     reload::ROUTE,
 ];
 

@@ -10,10 +10,11 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::access::{Access, AdminSpec, CurrentAccess};
-use super::history::History;
+use super::history::{History, HistoryPage};
 use super::readiness::Readiness;
 use super::server::{LIMITS, Limits, Served, serve};
-use super::view::{ConfigState, HotQuery, LeaseRow, NotExplained, Overview, RuleRow, View};
+use super::slabs::{ServerSlabs, SlabClass, Slabs};
+use super::view::{ConfigState, ErrorRow, HotQuery, LeaseRow, NotExplained, Overview, RuleRow, View};
 use crate::handshake::Requirements;
 use crate::hot::HotReport;
 use crate::listener::ListenAddress;
@@ -62,8 +63,20 @@ impl View for Fixed {
 
     fn record(&self) {}
 
-    fn history(&self) -> History {
-        History::default()
+    fn history(&self, since: u64) -> HistoryPage {
+        History::default().page(since)
+    }
+
+    fn slabs(&self) -> Pin<Box<dyn Future<Output = Option<Arc<Slabs>>> + Send>> {
+        let of = |server: &str, classes| ServerSlabs { pool: "main".into(), server: server.into(), classes };
+        let class =
+            SlabClass { class: 3, chunk_size: 152, total_pages: 2, evicted: 7, ..SlabClass::default() };
+        let servers = vec![of("a:1", Ok(vec![class])), of("b:1", Err("server is down".into()))];
+        Box::pin(async { Some(Arc::new(Slabs { at_ms: 0, servers, omitted: 1 })) })
+    }
+
+    fn errors(&self) -> Vec<ErrorRow> {
+        vec![ErrorRow { of: "main/a:1".into(), text: "<b>".into(), count: 2, ..ErrorRow::default() }]
     }
 
     fn leases(&self, _: usize) -> Vec<LeaseRow> {
@@ -219,6 +232,27 @@ async fn leases_are_shown_where_keys_may_be() {
     assert!(body(&reply).contains(lease), "{reply}");
     let hidden = start_with(LIMITS, &AdminSpec { hot: false, ..open_to_all() }).await;
     assert!(!send(&hidden, asked).await.contains("k:"));
+}
+
+#[tokio::test]
+async fn the_last_errors_and_the_slab_classes_are_shown_as_json() {
+    let server = start(LIMITS).await;
+    let page: serde_json::Value =
+        serde_json::from_str(body(&get(&server, "GET", "/page.json").await)).unwrap();
+    let error = serde_json::json!({
+        "at": "1970-01-01T00:00:00.000Z", "level": "warning", "of": "main/a:1", "from": "", "text": "<b>", "count": 2
+    });
+    assert_eq!(page["errors"], serde_json::json!([error]));
+    let slabs: serde_json::Value = serde_json::from_str(body(&get(&server, "GET", "/slabs").await)).unwrap();
+    let class = serde_json::json!({
+        "class": 3, "chunk_size": 152, "chunks_per_page": 0, "total_pages": 2, "total_chunks": 0, "used_chunks": 0,
+        "evicted": 7, "evicted_time": 0
+    });
+    let servers = serde_json::json!([
+        { "pool": "main", "server": "a:1", "classes": [class], "error": null },
+        { "pool": "main", "server": "b:1", "classes": [], "error": "server is down" },
+    ]);
+    assert_eq!((&slabs["servers"], &slabs["omitted"]), (&servers, &1.into()));
 }
 
 #[tokio::test]

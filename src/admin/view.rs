@@ -5,7 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::history::History;
+use super::history::HistoryPage;
+use super::slabs::Slabs;
 use crate::hot::{HotReport, Measure};
 use crate::metrics::DiscoveredPool;
 use crate::proxy::Explanation;
@@ -31,8 +32,13 @@ pub trait View: Send + Sync + 'static {
     fn hot(&self, wanted: &HotQuery) -> (HotReport, Vec<Arc<str>>);
     /// Adds a point to the history. Called every 5 s.
     fn record(&self);
-    /// The last hour.
-    fn history(&self) -> History;
+    /// The last hour, from the point with the number `since` on.
+    fn history(&self, since: u64) -> HistoryPage;
+    /// The slab classes of the servers. Asks them if 5 s have passed since they were asked, so it costs them the same however often it is
+    /// called. `None`: no worker has replied in time.
+    fn slabs(&self) -> Pin<Box<dyn Future<Output = Option<Arc<Slabs>>> + Send>>;
+    /// The last warnings and errors of the log, the latest first: 32 at most.
+    fn errors(&self) -> Vec<ErrorRow>;
     /// The leases that clients of this sidecar hold, those granted first, `limit` at most.
     fn leases(&self, limit: usize) -> Vec<LeaseRow>;
     /// Reads the configuration again and takes it. Returns what has changed, or why nothing has, as lines of text.
@@ -173,4 +179,21 @@ pub struct LeaseRow {
     pub held_ms: u64,
     /// Requests that wait for the value.
     pub waiters: usize,
+}
+
+/// A warning or an error of the log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ErrorRow {
+    /// When it was logged last, in milliseconds of Unix time.
+    pub at_ms: u64,
+    /// Whether it is an error; otherwise it is a warning.
+    pub is_error: bool,
+    /// The server or the discovered entry that it is about; empty if it is about neither.
+    pub of: String,
+    /// The client that it is about, the last one; empty if it is about none.
+    pub from: String,
+    /// What happened.
+    pub text: String,
+    /// How often it was logged.
+    pub count: u64,
 }

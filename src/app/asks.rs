@@ -29,6 +29,11 @@ impl Asks {
         Asks { workers: workers.into(), explaining: Arc::new(Semaphore::new(MAX_EXPLAINING)) }
     }
 
+    /// Where the workers are asked.
+    pub(super) fn workers(&self) -> Arc<[mpsc::UnboundedSender<Order>]> {
+        Arc::clone(&self.workers)
+    }
+
     /// Has the first worker explain a key over its own connections, and each of them tell whether it keeps the key near.
     pub(super) fn explain(
         &self,

@@ -11,15 +11,17 @@ use tokio::time::Instant;
 
 use super::asks::Asks;
 use super::lasting::Lasting;
+use super::slabs::AskedSlabs;
 use crate::admin::{
-    self, ConfigState, History, HotQuery, KeysAt, LeaseRow, NotExplained, Overview, Placements, PoolRow,
-    RuleRow, ServerRow,
+    self, ConfigState, ErrorRow, History, HistoryPage, HotQuery, KeysAt, LeaseRow, NotExplained, Overview,
+    Placements, PoolRow, RuleRow, ServerRow, Slabs,
 };
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::failover::View;
 use crate::guard::leases::LiveLease;
 use crate::hot::HotReport;
+use crate::log::{self, RecentError};
 use crate::metrics::{DiscoveredEntry, Metrics};
 use crate::monitor::Status;
 use crate::proxy::{Explanation, KeyHasher, LeaseTable, ObserverSettings};
@@ -67,6 +69,7 @@ pub(super) struct AdminView {
     shown: RwLock<Shown>,
     reloads: mpsc::Sender<ReloadRequest>,
     asks: Asks,
+    slabs: AskedSlabs,
 }
 
 /// What depends on the configuration.
@@ -136,6 +139,7 @@ impl AdminView {
             history: Mutex::new((History::default(), lasting.start)),
             shown: RwLock::new(shown),
             reloads,
+            slabs: AskedSlabs::new(asks.workers(), lasting.clock.clone()),
             asks,
         }
     }
@@ -288,8 +292,20 @@ impl admin::View for AdminView {
         history.1 = now;
     }
 
-    fn history(&self) -> History {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
+    fn history(&self, since: u64) -> HistoryPage {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).0.page(since)
+    }
+
+    fn slabs(&self) -> Pin<Box<dyn Future<Output = Option<Arc<Slabs>>> + Send>> {
+        Box::pin(self.slabs.get())
+    }
+
+    fn errors(&self) -> Vec<ErrorRow> {
+        let row = |line: RecentError| {
+            let RecentError { at_ms, is_error, of, from, text, count } = line;
+            ErrorRow { at_ms, is_error, of, from, text, count }
+        };
+        log::recent_errors().into_iter().map(row).collect()
     }
 
     fn leases(&self, limit: usize) -> Vec<LeaseRow> {

@@ -13,6 +13,7 @@
 //! The modules are in the order in which a request meets them. Each imports only those below it.
 
 mod explain;
+mod slabs;
 mod call;
 mod raw;
 mod guarded;
@@ -48,6 +49,7 @@ pub use plan::{GuardPlan, MetaWinner, Plan, RulePlan, StructurePlan};
 pub use replies::large::LargeReply;
 pub use scope::{AccessSet, QueuePosition};
 pub(crate) use server_key::is_text as is_text_key;
+pub use slabs::SlabReply;
 pub use state::key_hash::KeyHasher;
 pub use state::lease_table::LeaseTable;
 pub use state::outage_table::OutageTable;

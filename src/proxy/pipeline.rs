@@ -1,6 +1,7 @@
 //! One worker's pipeline: what it is built from, and the class of a key.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -29,10 +30,10 @@ use crate::metrics::{LeaseEnd, NO_RULE, WorkerMetrics};
 use crate::random::Random;
 use crate::rule::{Captures, Template};
 use crate::trace::Tap;
-use crate::upstream::OtherKind;
 use crate::upstream::connection::Connection;
 use crate::upstream::pending_replies::PendingReplies;
 use crate::upstream::pool::Pool;
+use crate::upstream::{Address, OtherKind};
 
 /// One worker's pipeline.
 pub struct Proxy {
@@ -377,6 +378,18 @@ impl Proxy {
     /// The hash of a key or tag.
     pub(super) fn hash(&self, key: &[u8]) -> u64 {
         self.hasher.hash(key)
+    }
+
+    /// One connection to each server, even if the server is in several pools, with the name of its first pool.
+    pub(super) fn distinct_servers(&self) -> impl Iterator<Item = (&str, &Rc<Connection>)> {
+        let mut seen = HashSet::new();
+        // Embedded servers are different servers even if their addresses are equal.
+        let is_new = move |(_, connection): &(&str, &Rc<Connection>)| match connection.server().address() {
+            Address::Embedded { .. } => true,
+            address => seen.insert(address.clone()),
+        };
+        let of_pool = |pool| Pool::all_connections(pool).map(move |connection| (pool.name(), connection));
+        self.pools.iter().flat_map(of_pool).filter(is_new)
     }
 
     /// The connections to every server of every pool, including those of the other list while the servers change.

@@ -31,8 +31,8 @@ function drawn(name, attributes, text) {
 
 /** Replaces the contents of an element, unless they are the same: focus and selection stay where they are. */
 const shown = new Map();
-function show(id, data, build) {
-  const text = JSON.stringify(data);
+function show(id, data, build, compared = data) {
+  const text = JSON.stringify(compared);
   if (shown.get(id) === text) return;
   shown.set(id, text);
   $(id).replaceChildren(...[build(data)].flat());
@@ -94,12 +94,12 @@ function pools(all) {
     const columns = [
       { title: "server", of: (s) => `${pool.servers.indexOf(s) + 1}  ${s.name}` },
       { title: "state", metric: "kennel_upstream_up, kennel_upstream_healthy", of: (s) => STATES[s.state], state: tone },
-      { title: "share", n: true, of: (s) => percent(s.share) },
+      { title: "share", metric: "/page.json share", n: true, of: (s) => percent(s.share) },
     ];
     if (pool.servers.some((s) => s.keys)) {
       columns.push({ title: "guarded keys", metric: "kennel_failover_place, kennel_failover_view_valid", of: (s) => PLACES[s.keys] || "on the server", state: (s) => (s.keys === "own" ? "up" : "down") });
-      columns.push({ title: "view", of: (s) => (s.fence ? "fence " + s.fence : "none") });
-      columns.push({ title: "standby", of: standby });
+      columns.push({ title: "view", metric: "/page.json fence", of: (s) => (s.fence ? "fence " + s.fence : "none") });
+      columns.push({ title: "standby", metric: "/page.json standby", of: standby });
     }
     const notes = pool.unknown_placements.map((other) =>
       make("p", { class: "down" }, `Another sidecar places the keys of ${pool.name} by ${other}, which is not adjacent: they miss each other's invalidations`));
@@ -107,6 +107,72 @@ function pools(all) {
     const rows = table(`Servers of pool ${pool.name}; the share is an estimate within about a percent`, columns, pool.servers, "No server is known.");
     return make("div", {}, make("h3", {}, `Pool ${pool.name}`), make("div", { class: "pool" }, ring(pool), rows), placement, ...notes);
   });
+}
+
+// Slab classes.
+
+const chunk = (n) => (n < 1024 ? `${n} B` : `${two.format(n / 1024)} KiB`);
+const COLUMN = 14;
+const [ABOVE, BELOW] = [90, 40];
+
+/** The memory of a server: a column for each class, pages upward, evictions downward. */
+function classes({ server, classes: all }) {
+  const most = Math.max(1, ...all.map((c) => c.total_pages));
+  const evictions = Math.max(1, ...all.map((c) => c.evicted));
+  const pages = all.reduce((sum, c) => sum + c.total_pages, 0);
+  const evicted = all.reduce((sum, c) => sum + c.evicted, 0);
+  const words = `${count(pages)} pages in ${all.length} slab classes, ${count(evicted)} items evicted`;
+  const width = Math.max(160, all.length * COLUMN);
+  const height = ABOVE + BELOW + 16;
+  const svg = drawn("svg", { class: "slabs", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `Slab classes of ${server}: ${words}` });
+  all.forEach((c, at) => {
+    const used = c.total_chunks ? c.used_chunks / c.total_chunks : 0;
+    const bar = (kind, y, tall) => drawn("rect", { class: kind, x: at * COLUMN + 2, y, width: COLUMN - 4, height: tall.toFixed(1) });
+    const tall = (c.total_pages / most) * ABOVE;
+    const group = drawn("g", {});
+    group.append(drawn("title", {}, `class ${c.class}, chunks of ${chunk(c.chunk_size)}: ${count(c.total_pages)} pages, ${count(c.used_chunks)} of ${count(c.total_chunks)} chunks used, ${count(c.evicted)} evicted`));
+    group.append(bar("page", ABOVE - tall, tall), bar("used", ABOVE - tall * used, tall * used));
+    if (c.evicted) group.append(bar("evicted", ABOVE + 2, Math.max(2, (c.evicted / evictions) * BELOW)));
+    if (at % 2 === 0) group.append(drawn("text", { x: at * COLUMN + COLUMN / 2, y: height - 2, "text-anchor": "middle" }, String(c.class)));
+    svg.append(group);
+  });
+  svg.append(drawn("line", { x1: 0, x2: width, y1: ABOVE + 1, y2: ABOVE + 1 }));
+  return [make("figcaption", {}, words), make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": `Picture of the slab classes of ${server}` }, svg)];
+}
+
+function slabs(page) {
+  const rows = page.servers.flatMap((s) => s.classes.map((c) => ({ ...c, server: s.server })));
+  const figures = page.servers.map((s) => {
+    const title = make("h3", {}, `${s.server} of pool ${s.pool}`);
+    if (s.error) return make("figure", {}, title, make("p", { class: "down" }, s.error));
+    if (!s.classes.length) return make("figure", {}, title, make("p", {}, "No slab class: an embedded server has none."));
+    return make("figure", {}, title, ...classes(s));
+  });
+  const all = table("Slab classes of all servers", [
+    { title: "server", of: (c) => c.server },
+    { title: "class", metric: "/slabs class", n: true, of: (c) => String(c.class) },
+    { title: "chunk", metric: "slabs chunk_size", n: true, of: (c) => chunk(c.chunk_size) },
+    { title: "pages", metric: "slabs total_pages", n: true, of: (c) => count(c.total_pages) },
+    { title: "chunks used", metric: "slabs used_chunks", n: true, of: (c) => count(c.used_chunks) },
+    { title: "of", metric: "slabs total_chunks", n: true, of: (c) => count(c.total_chunks) },
+    { title: "evicted", metric: "items evicted", n: true, of: (c) => count(c.evicted), state: (c) => (c.evicted ? "warn" : "") },
+    { title: "last evicted unused for", metric: "items evicted_time", n: true, of: (c) => (c.evicted ? seconds(c.evicted_time) : "–") },
+  ], rows, "No server has told its slab classes.");
+  const omitted = page.omitted ? make("p", {}, `Of the first ${page.servers.length} servers; ${page.omitted} are omitted.`) : null;
+  return [make("div", { class: "figures" }, ...figures), ...(omitted ? [omitted] : []), make("details", { open: $("slab-table")?.open ? "" : null, id: "slab-table" }, make("summary", {}, "As a table"), all)];
+}
+
+/** Asks for the slab classes, without making the other questions wait: a server may not reply. */
+let asking = false;
+async function askSlabs() {
+  if (asking) return;
+  asking = true;
+  try {
+    await ask("/slabs", "slab-figures", slabs, (page) => ({ ...page, at: null }));
+  } catch (error) {
+    show("slab-figures", error.message, () => make("p", {}, `Not shown: ${error.message}`));
+  }
+  asking = false;
 }
 
 // The last hour.
@@ -228,7 +294,7 @@ function rules(all) {
     { title: "misses", metric: requests, n: true, of: (r) => count(r.misses) },
     { title: "rebuilds", metric: "kennel_leases_total", n: true, of: (r) => count(r.rebuilds) },
     { title: "mean build", metric: "kennel_rebuild_duration_seconds", n: true, of: (r) => seconds(r.build_seconds) },
-    { title: "what it saves", of: saves },
+    { title: "what it saves", metric: "kennel_requests_total, kennel_waits_total, kennel_rebuild_duration_seconds", of: saves },
   ];
   return table("Rules, in the order of the configuration", columns, all);
 }
@@ -254,6 +320,16 @@ function about(page) {
   show("problem-list", problems, (all) => all.map((text) => make("li", { class: "down" }, text)));
 }
 
+function errors(all) {
+  return table("The last warnings and errors of the log, 32 at most, the latest first", [
+    { title: "time (UTC)", of: (e) => e.at.replace("T", " ").slice(0, 19) },
+    { title: "level", of: (e) => e.level, state: (e) => (e.level === "error" ? "down" : "warn") },
+    { title: "server", of: (e) => e.of || "–" },
+    { title: "what", of: (e) => (e.from ? `${e.text} from=${e.from}` : e.text) },
+    { title: "times", metric: "/page.json count", n: true, of: (e) => count(e.count) },
+  ], all, "None since the start.");
+}
+
 function configuration(page) {
   const { config } = page;
   show("reload", [config.hash, config.read_at, config.errors.length > 0], () => [
@@ -271,30 +347,32 @@ function configuration(page) {
   }
 }
 
-/** Shows the keys of a path, or why they are not shown. */
-async function keys(path, id, build) {
+/** Shows what a path has, or why it is not shown. `part` is what decides whether it has changed. */
+async function ask(path, id, build, part = (page) => page) {
   const reply = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(5 * SECOND) });
   const text = await reply.text();
-  if (reply.ok) show(id, JSON.parse(text), build);
-  else show(id, text, () => make("p", {}, "Not shown: " + text.trim()));
+  if (reply.ok) {
+    const page = JSON.parse(text);
+    show(id, page, build, part(page));
+  } else show(id, text, () => make("p", {}, "Not shown: " + text.trim()));
 }
 
 const leases = (page) =>
   table(`Leases in flight, the oldest first (kennel_leases_live), at most ${page.most}`, [
     { title: "key", of: (l) => l.key },
-    { title: "held for", n: true, of: (l) => seconds(l.held_ms / 1000) },
+    { title: "held for", metric: "/leases held_ms", n: true, of: (l) => seconds(l.held_ms / 1000) },
     { title: "waiters", metric: "kennel_waiters", n: true, of: (l) => count(l.waiters) },
   ], page.leases, "No client builds a value now.");
 
 const hot = (page) => {
   const of = (name, unit) => (k) => (k[name] ? unit(k[name].per_second) : "–");
-  return table(`Hot keys, estimated over about ${2 * page.half_life_seconds} s; 1 of ${page.counted_one_of} requests counted`, [
+  return table(`Hot keys: each one's part of the metrics, estimated over about ${2 * page.half_life_seconds} s; 1 of ${page.counted_one_of} requests counted`, [
     { title: "key", of: (k) => k.key },
     { title: "rule", of: (k) => k.rule },
-    { title: "requests", n: true, of: of("requests", rate) },
-    { title: "bytes", n: true, of: of("bytes", (n) => two.format(n / 1024) + " KiB/s") },
-    { title: "misses", n: true, of: of("misses", rate) },
-    { title: "building", n: true, of: of("rebuild", (n) => two.format(n * 1000) + " ms/s") },
+    { title: "requests", metric: "kennel_requests_total", n: true, of: of("requests", rate) },
+    { title: "bytes", metric: "kennel_bytes_written_total", n: true, of: of("bytes", (n) => two.format(n / 1024) + " KiB/s") },
+    { title: "misses", metric: "kennel_requests_total", n: true, of: of("misses", rate) },
+    { title: "building", metric: "kennel_rebuild_duration_seconds", n: true, of: of("rebuild", (n) => two.format(n * 1000) + " ms/s") },
   ], page.keys, "No request in the last seconds.");
 };
 
@@ -310,8 +388,10 @@ async function turn() {
     show("pools", page.pools, pools);
     show("rule-table", page.rules, rules);
     configuration(page);
+    show("error-table", page.errors, errors);
+    if (turns % 5 === 0) askSlabs();
     if (remember(page.history) || turns === 0) plots();
-    if (turns % 2 === 0) await Promise.all([keys("/leases", "lease-table", leases), keys("/hot?limit=15", "hot-table", hot)]);
+    if (turns % 2 === 0) await Promise.all([ask("/leases", "lease-table", leases), ask("/hot?limit=15", "hot-table", hot)]);
     turns += 1;
     if ($("connection").textContent) $("connection").textContent = "";
     $("connection").className = "";

@@ -13,7 +13,7 @@ use crate::admin::access::Feature;
 use crate::admin::query::parameters;
 use crate::admin::replies::{JSON, TEXT, reply};
 use crate::admin::shown::{self, ShownKey};
-use crate::admin::view::{KeysAt, LeaseRow, Overview, PoolRow, RuleRow, ServerRow};
+use crate::admin::view::{ErrorRow, KeysAt, LeaseRow, Overview, PoolRow, RuleRow, ServerRow};
 use crate::clock::utc;
 
 pub(super) const PAGE: Route = file("/", |_| Box::pin(async { page() }));
@@ -60,8 +60,8 @@ fn data(asked: Asked) -> Replying {
             Err(why) => return reply(StatusCode::BAD_REQUEST, TEXT, format!("{why}\n")),
         };
         let mut page = overview(&asked.view.overview(), asked.readiness.word(), &asked.view.notes());
-        let history = asked.view.history();
-        page["history"] = serde_json::to_value(history.page(since)).unwrap_or_default();
+        page["history"] = serde_json::to_value(asked.view.history(since)).unwrap_or_default();
+        page["errors"] = asked.view.errors().iter().map(error).collect();
         reply(StatusCode::OK, JSON, shown::json(&page))
     })
 }
@@ -95,7 +95,18 @@ fn lease(row: &LeaseRow) -> Value {
     lease
 }
 
-/// All but the history. `state` is the word that `/readyz` starts with, `notes` are its further lines.
+fn error(error: &ErrorRow) -> Value {
+    json!({
+        "at": utc(error.at_ms),
+        "level": if error.is_error { "error" } else { "warning" },
+        "of": error.of,
+        "from": error.from,
+        "text": error.text,
+        "count": error.count,
+    })
+}
+
+/// All but the history and the errors. `state` is the word that `/readyz` starts with, `notes` are its further lines.
 fn overview(overview: &Overview, state: &str, notes: &[String]) -> Value {
     let Overview { version, uptime, config, pools, rules, discovery } = overview;
     let set = config.set.iter().map(|(key, value)| json!({ "key": key, "value": value }));

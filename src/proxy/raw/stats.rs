@@ -4,7 +4,6 @@
 //! evictions) is requested from each of them and summed. An exporter that scrapes Kennel therefore sees one memcached as large
 //! as all servers. Each line has exactly three words, because exporters refuse replies with other lines.
 
-use std::collections::HashSet;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -22,7 +21,6 @@ use crate::proxy::observe::SeenKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::scope::CallScope;
 use crate::proxy::state::server_info::ServerInfo;
-use crate::upstream::Address;
 use crate::upstream::connection::Connection;
 use crate::upstream::pending_replies::{Reply, ReplyId};
 use merged::{MergedStats, class};
@@ -111,7 +109,10 @@ impl Statistics {
             let id = connection.send(&client.pending, Shape::Stats, |out| out.extend_from_slice(line));
             (id, Rc::clone(connection))
         };
-        StatsStart::Sent(Statistics { kind, requests: proxy.servers().into_iter().map(send).collect() })
+        StatsStart::Sent(Statistics {
+            kind,
+            requests: proxy.distinct_servers().map(|(_, connection)| send(connection)).collect(),
+        })
     }
 
     pub(crate) fn poll(&mut self, scope: &CallScope<'_>, out: &mut BytesMut) -> Poll<()> {
@@ -221,17 +222,6 @@ impl Statistics {
 }
 
 impl Proxy {
-    /// One connection to each server, even if the server is in several pools.
-    fn servers(&self) -> Vec<&Rc<Connection>> {
-        let mut seen = HashSet::new();
-        // Embedded servers are different servers even if their addresses are equal.
-        let new = |connection: &&Rc<Connection>| match connection.server().address() {
-            Address::Embedded { .. } => true,
-            address => seen.insert(address.clone()),
-        };
-        self.connections().filter(new).collect()
-    }
-
     /// Kennel's own lines of plain `stats`, in memcached's order.
     fn general(&self) -> Vec<(&'static str, String)> {
         use {Command as C, Outcome as O};
@@ -315,7 +305,7 @@ fn proxied(totals: &Totals, proxy: &Proxy) -> Vec<(&'static str, String)> {
         ("proxy_conn_oom", 0),
         ("proxy_req_active", totals.in_flight),
         ("proxy_await_active", totals.waiters),
-        ("proxy_backend_total", proxy.servers().len() as u64),
+        ("proxy_backend_total", proxy.distinct_servers().count() as u64),
         ("proxy_backend_marked_bad", totals.servers_down),
         ("proxy_backend_failed", totals.upstream(&[U::Timeout, U::Down, U::Garbage])),
         ("proxy_request_failed_depth", totals.upstream(&[U::Overloaded])),

@@ -113,6 +113,15 @@ async function check() {
     assert.ok(text.includes(word), `the page shows no ${word}:\n${text}`);
   }
   await until("document.querySelector('#lease-table tbody th')?.innerText === 'page:building'");
+  // A picture of the slab classes of each server, and the same as a table.
+  await until("document.querySelectorAll('#slab-figures svg rect.used').length >= 3");
+  const pictures = await value("[...document.querySelectorAll('#slab-figures svg')].map((svg) => svg.getAttribute('aria-label'))");
+  assert.strictEqual(pictures.length, 3);
+  for (const words of pictures) assert.match(words, /^Slab classes of 127\.0\.0\.1:\d+: [1-9]\d* pages in [1-9]\d* slab classes, 0 items evicted$/);
+  assert.ok((await value("document.querySelectorAll('#slab-table tbody tr').length")) >= 3);
+  // Every number has the name of where it is from.
+  const unnamed = await value("[...document.querySelectorAll('thead th.n')].filter((head) => !head.title).map((head) => head.innerText)");
+  assert.deepStrictEqual(unnamed, []);
   const hits = "Number([...document.querySelectorAll('#rule-table tbody td')][0].innerText.replaceAll(',', ''))";
   const before = await value(hits);
   await until(`${hits} > ${before}`, 5_000);
@@ -138,7 +147,7 @@ async function check() {
   // By keyboard: the link that skips, the sections, then the tables.
   await value("document.activeElement.blur()");
   const order = [];
-  for (let n = 0; n < 11; n += 1) {
+  for (let n = 0; n < 13; n += 1) {
     await key("Tab", 9);
     order.push(await value("document.activeElement.getAttribute('href') || document.activeElement.getAttribute('aria-label') || document.activeElement.tagName"));
   }
@@ -157,6 +166,7 @@ async function check() {
   console.log("loaded");
   await told("killed");
   const took = await until("document.querySelector('#pools').innerText.includes('down') && document.querySelector('#problem-list').innerText.includes('is down')", 3_000);
+  await until(`[...document.querySelectorAll('#error-table tbody tr')].some((row) => row.innerText.includes('not connected') && row.innerText.includes('127.0.0.1:'))`, 3_000);
   console.log(`down after ${took} ms`);
   await told("restarted");
   await until("document.querySelector('#pools').innerText.includes('3 of 3 up')");
