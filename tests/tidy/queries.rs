@@ -73,6 +73,52 @@ pub(crate) fn dashboard(path: &str, text: &str) -> (Vec<(String, String)>, Vec<S
     (queries, problems)
 }
 
+/// The alerts of a file of rules that a page does not list, or that have no test.
+pub(crate) fn unlisted_alerts(rules: &str, page: &str, tests: &str) -> Vec<String> {
+    let alerts = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let mut problems = Vec::new();
+    for alert in alerts {
+        if !page.contains(&format!("| `{alert}` |")) {
+            problems.push(format!("docs/operations.md: the table of alerts has no {alert}"));
+        }
+        let is_tested =
+            |of: &str| of.lines().next().is_some_and(|name| name == alert) && of.contains("exp_labels");
+        if !tests.split("- alertname: ").any(is_tested) {
+            problems.push(format!("deploy/prometheus/kennel.rules.test.yml: no test in which {alert} fires"));
+        }
+    }
+    problems
+}
+
+/// The metrics that no query shows and `unshown` does not list, and what it lists in vain.
+pub(crate) fn unshown_metrics(
+    path: &str,
+    queries: &[(String, String)],
+    metrics: &Metrics,
+    unshown: &[(&str, &str)],
+) -> Vec<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let shown: BTreeSet<&str> = queries.iter().flat_map(|(_, query)| query.split(|c| !is_part(c))).collect();
+    let name = |series: &String| match series.strip_suffix("_bucket") {
+        Some(histogram) => Some(histogram.to_owned()),
+        None if series.ends_with("_sum") || series.ends_with("_count") => None,
+        None => Some(series.clone()),
+    };
+    let is_shown = |name: &str| {
+        ["", "_bucket", "_sum", "_count"].iter().any(|suffix| shown.contains(&*format!("{name}{suffix}")))
+    };
+    let names: Vec<String> = metrics.labels.keys().filter_map(name).collect();
+    let is_listed = |name: &String| unshown.iter().any(|(listed, _)| listed == name);
+    let missing = names.iter().filter(|name| !is_shown(name) && !is_listed(name));
+    let missing = missing.map(|name| format!("{path}: no panel shows {name}"));
+    let in_vain =
+        unshown.iter().filter(|(listed, _)| is_shown(listed) || !names.iter().any(|name| name == listed));
+    let in_vain = in_vain.map(|(listed, _)| {
+        format!("{path}: {listed} is shown, or does not exist, and is listed as not shown")
+    });
+    missing.chain(in_vain).collect()
+}
+
 /// Names of our metrics in a text with queries that do not exist; labels in `{…}` behind them, in `by (…)` and in `without (…)` that
 /// they do not have; and values of labels that do not occur. `has_prose` if the text is more than a query.
 pub(crate) fn wrong_queries(at: &str, text: &str, has_prose: bool, metrics: &Metrics) -> Vec<String> {
@@ -155,6 +201,35 @@ mod tests {
         ] {
             assert_eq!(wrong(query), [problem], "{query}");
         }
+    }
+
+    #[test]
+    fn a_metric_that_no_panel_shows_is_found_unless_it_is_listed_with_a_reason() {
+        let page = "<!-- table -->\n| `kennel_a_total` | counter |  | A. |\n| `kennel_h` | histogram |  | H. |\n\
+                    | `kennel_a` | gauge |  | A. |\n<!-- end of table -->";
+        let metrics = Metrics::of_page(page);
+        let unshown = |query: &str, listed: &[(&str, &str)]| {
+            unshown_metrics("d", &[("p".to_owned(), query.to_owned())], &metrics, listed)
+        };
+        assert_eq!(unshown("kennel_a + rate(kennel_a_total[5m]) / kennel_h_sum", &[]), [""; 0]);
+        assert_eq!(unshown("kennel_h_bucket + kennel_a{x=\"y\"}", &[]), ["d: no panel shows kennel_a_total"]);
+        assert_eq!(unshown("kennel_h_count + kennel_a", &[("kennel_a_total", "why")]), [""; 0]);
+        let in_vain = unshown(
+            "kennel_h_count + kennel_a + kennel_a_total",
+            &[("kennel_a", "why"), ("kennel_b", "why")],
+        );
+        assert_eq!(in_vain.len(), 2, "{in_vain:?}");
+    }
+
+    #[test]
+    fn an_alert_that_is_not_on_the_page_or_never_fires_in_a_test_is_found() {
+        let (rules, page) =
+            ("- alert: A\n  expr: up\n- alert: B\n  expr: up", "| `A` | page | a |\n| `B` | page | b |");
+        let test = |name: &str, labels: &str| format!("- alertname: {name}\n  exp_alerts: {labels}\n");
+        let both = test("A", "[exp_labels]") + &test("B", "[exp_labels]");
+        assert_eq!(unlisted_alerts(rules, page, &both), [""; 0]);
+        assert_eq!(unlisted_alerts(rules, "| `A` | page | a |", &both).len(), 1);
+        assert_eq!(unlisted_alerts(rules, page, &(test("A", "[exp_labels]") + &test("B", "[]"))).len(), 1);
     }
 
     #[test]
