@@ -16,6 +16,8 @@ pub enum Failure {
     Unguarded,
     /// The fleet is about to decide, or has decided during the operation, which server has the key.
     NoView,
+    /// The answer would be larger than an item may be.
+    TooLarge,
 }
 
 impl Failure {
@@ -27,6 +29,9 @@ impl Failure {
             Failure::Refused => b"SERVER_ERROR server refused\r\n",
             Failure::Overloaded => b"SERVER_ERROR server is overloaded\r\n",
             Failure::NoView => b"SERVER_ERROR the server of this key is being replaced\r\n",
+            Failure::TooLarge => {
+                b"SERVER_ERROR the answer is larger than 1 MiB: read it with a range or a cursor\r\n"
+            }
             Failure::Unguarded => {
                 b"SERVER_ERROR server cannot guard keys: run kennel check --connect for the reason\r\n"
             }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::config::units::show_duration;
-use crate::kinds::{Counter, Kind, Lock, Window};
+use crate::kinds::{Counter, Kind, Lock, Log, Window};
 
 /// Writes what the settings of a structure mean, on indented lines.
 pub(super) fn write(f: &mut fmt::Formatter<'_>, kind: &Kind) -> fmt::Result {
@@ -35,6 +35,18 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, kind: &Kind) -> fmt::Result {
                     "    in {slots} slots of {slot}; counts are in the sum for up to {slot} longer"
                 ),
             }
+        }
+        Kind::Log(Log { window, slot }) => {
+            let (window, slot) = (show_duration(*window), show_duration(*slot));
+            writeln!(
+                f,
+                "    append adds an entry; get returns the entries of the last {window}, for up to {slot} longer"
+            )?;
+            writeln!(
+                f,
+                "    get KEY@CURSOR returns those behind a cursor, and the next one; get KEY@FROM-TO those of a time"
+            )?;
+            writeln!(f, "    in slots of {slot}, of at most 256 KiB each; an answer has at most 1 MiB")
         }
         Kind::Lock(Lock { ttl, fence }) => {
             let ttl = show_duration(*ttl);
@@ -96,6 +108,12 @@ mod tests {
                 "kind = \"window\"\nwindow = \"1s\"\nslots = 4\nsmooth = true\nunique = true",
                 "window, in pool main\n    add KEY:VISITOR counts each visitor once in 1s; get returns their number\n    \
                  in 4 slots of 250ms; the oldest is weighed by its part that is in the window\n",
+            ),
+            (
+                "kind = \"log\"\nwindow = \"1h\"\nslot = \"1m\"",
+                "log, in pool main\n    append adds an entry; get returns the entries of the last 3600s, for up to 60s longer\n    \
+                 get KEY@CURSOR returns those behind a cursor, and the next one; get KEY@FROM-TO those of a time\n    \
+                 in slots of 60s, of at most 256 KiB each; an answer has at most 1 MiB\n",
             ),
             (
                 "kind = \"lock\"",

@@ -263,6 +263,7 @@ fn describe(failure: Failure) -> &'static str {
         Failure::TimedOut => "did not reply in time",
         Failure::Refused => "returned an error or an invalid reply",
         Failure::Overloaded => "overloaded, or too many concurrent bumps of this tag",
+        Failure::TooLarge => "returned more than it may",
         Failure::NoView => "is being replaced, or no sidecar of its pool runs",
         Failure::Unguarded => "cannot guard keys; run kennel check --connect for the reason",
     }

@@ -317,6 +317,7 @@ mod tests {
         ("rules", "ttl", "\"5s\"", "5s"),
         ("rules", "fence", "true", "true"),
         ("rules", "window", "\"5s\"", "5s"),
+        ("rules", "slot", "\"5s\"", "5s"),
         ("rules", "slots", "5", "5"),
         ("rules", "smooth", "true", "true"),
         ("rules", "unique", "true", "true"),
@@ -442,6 +443,15 @@ mod tests {
                     "rules" if ["ttl", "fence"].contains(key) => {
                         (t, vec![("name", "\"pages\""), ("match", "\"x*\""), ("kind", "\"lock\"")])
                     }
+                    "rules" if *key == "slot" => (
+                        t,
+                        vec![
+                            ("name", "\"pages\""),
+                            ("match", "\"x*\""),
+                            ("kind", "\"log\""),
+                            ("window", "\"1m\""),
+                        ],
+                    ),
                     "rules" if ["window", "slots", "smooth", "unique"].contains(key) => (
                         t,
                         vec![

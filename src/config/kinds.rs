@@ -5,8 +5,9 @@ use std::time::Duration;
 use config::Value;
 
 use super::file;
+use super::units::show_duration;
 use super::validator::{DAY, KeyPath, SECOND, Validator, boolean, duration, integer, whole_seconds};
-use crate::kinds::{Counter, Kind, Lock, Window};
+use crate::kinds::{Counter, Kind, Lock, Log, Window};
 
 /// How long a lock outlives its sidecar by default.
 const LOCK_TTL: Duration = Duration::from_secs(30);
@@ -18,6 +19,10 @@ const SLOTS_MAX: i64 = 100;
 const SLOT_MIN: Duration = Duration::from_millis(100);
 /// The longest window.
 const WINDOW_MAX: Duration = Duration::from_secs(2_592_000);
+/// The length of a log's slot by default.
+const LOG_SLOT: Duration = Duration::from_secs(60);
+/// The most slots of a log.
+const LOG_SLOTS_MAX: u32 = 100;
 
 /// The value of `kind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,21 +37,29 @@ pub(super) enum KindWord {
 pub(super) enum Structure {
     Counter,
     Lock,
+    Log,
     Window,
 }
 
 use KindWord::{Guarded, Raw};
 
 /// The words for them.
-pub(super) const WORDS: [(&str, KindWord); 5] =
-    [("guarded", Guarded), ("raw", Raw), ("counter", COUNTER), ("lock", LOCK), ("window", WINDOW)];
+pub(super) const WORDS: [(&str, KindWord); 6] = [
+    ("guarded", Guarded),
+    ("raw", Raw),
+    ("counter", COUNTER),
+    ("lock", LOCK),
+    ("log", LOG),
+    ("window", WINDOW),
+];
 
 const COUNTER: KindWord = KindWord::Structure(Structure::Counter);
 const LOCK: KindWord = KindWord::Structure(Structure::Lock);
+const LOG: KindWord = KindWord::Structure(Structure::Log);
 const WINDOW: KindWord = KindWord::Structure(Structure::Window);
 
 /// The keys that not every rule has, each with those that have it.
-fn conditional(table: &file::Rule) -> [(&'static str, &Option<Value>, &'static [KindWord]); 21] {
+fn conditional(table: &file::Rule) -> [(&'static str, &Option<Value>, &'static [KindWord]); 22] {
     const GUARDED: &[KindWord] = &[Guarded];
     const STRUCTURES: &[KindWord] = &[COUNTER, LOCK, WINDOW];
     [
@@ -67,7 +80,8 @@ fn conditional(table: &file::Rule) -> [(&'static str, &Option<Value>, &'static [
         ("meta_winner", &table.meta_winner, GUARDED),
         ("ttl", &table.ttl, STRUCTURES),
         ("fence", &table.fence, &[LOCK]),
-        ("window", &table.window, &[WINDOW]),
+        ("window", &table.window, &[LOG, WINDOW]),
+        ("slot", &table.slot, &[LOG]),
         ("slots", &table.slots, &[WINDOW]),
         ("smooth", &table.smooth, &[WINDOW]),
         ("unique", &table.unique, &[WINDOW]),
@@ -110,6 +124,18 @@ pub(super) fn structure(
             let fence = v.value(at, "fence", &table.fence, false, boolean);
             Some(Kind::Lock(Lock { ttl: ttl?, fence: fence? }))
         }
+        Structure::Log => {
+            let slot = v.value(at, "slot", &table.slot, LOG_SLOT, duration(SECOND..=DAY));
+            let window = window(v, at, table);
+            let (window, slot) = (window?, slot?);
+            if window < slot || window > slot * LOG_SLOTS_MAX {
+                let (from, to) = (show_duration(slot), show_duration(slot * LOG_SLOTS_MAX));
+                let message = format!("must be 1 to {LOG_SLOTS_MAX} times slot: {from} to {to}");
+                v.error(at, "window", table.window.as_ref(), message);
+                return None;
+            }
+            Some(Kind::Log(Log { window, slot }))
+        }
         Structure::Window => {
             if table.ttl.is_some() {
                 v.warn(at, "ttl has no effect in a window rule: each count lives as long as window needs it");
@@ -117,13 +143,7 @@ pub(super) fn structure(
             let slots = v.value(at, "slots", &table.slots, SLOTS, integer(2..=SLOTS_MAX));
             let smooth = v.value(at, "smooth", &table.smooth, false, boolean);
             let unique = v.value(at, "unique", &table.unique, false, boolean);
-            let window = match &table.window {
-                None => {
-                    v.error(at, "window", None, "is missing: add window = \"5m\"");
-                    None
-                }
-                Some(_) => v.value(at, "window", &table.window, WINDOW_MAX, duration(SECOND..=WINDOW_MAX)),
-            };
+            let window = window(v, at, table);
             let (window, slots) = (window?, u32::try_from(slots?).ok()?);
             if window < SLOT_MIN * slots {
                 let message = format!("must be at least 100ms for each of the {slots} slots");
@@ -133,4 +153,13 @@ pub(super) fn structure(
             Some(Kind::Window(Window { window, slots, smooth: smooth?, unique: unique? }))
         }
     }
+}
+
+/// `window`, which has no default.
+fn window(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<Duration> {
+    if table.window.is_none() {
+        v.error(at, "window", None, "is missing: add window = \"5m\"");
+        return None;
+    }
+    v.value(at, "window", &table.window, WINDOW_MAX, duration(SECOND..=WINDOW_MAX))
 }

@@ -245,6 +245,7 @@ fn every_limit_is_where_the_reference_says() {
     let counter = |keys: &str| rule(&format!("match = \"user:*\"\nkind = \"counter\"\n{keys}"));
     let lock = |keys: &str| rule(&format!("match = \"user:*\"\nkind = \"lock\"\n{keys}"));
     let window = |keys: &str| rule(&format!("match = \"user:*\"\nkind = \"window\"\n{keys}"));
+    let log = |keys: &str| rule(&format!("match = \"user:*\"\nkind = \"log\"\n{keys}"));
     let pool = |keys: &str| format!("{POOL}{keys}");
     let servers = |one: &str| format!("[pools.main]\nservers = [{one}]\n");
     let failover = |keys: &str| format!("{}{keys}", servers("\"a:1\", \"b:1\", \"c:1\""));
@@ -285,6 +286,8 @@ fn every_limit_is_where_the_reference_says() {
         (lock("ttl = \"1d\""), lock("ttl = \"86401s\"")),
         (lock("fence = true"), lock("fence = \"true\"")),
         (window("window = \"30d\""), window("window = \"31d\"")),
+        (log("window = \"100s\"\nslot = \"1s\""), log("window = \"101s\"\nslot = \"1s\"")),
+        (log("window = \"1s\"\nslot = \"1s\""), log("window = \"1s\"\nslot = \"999ms\"")),
         (window("window = \"1s\""), window("window = \"999ms\"\nslots = 2")),
         (window("window = \"1m\"\nslots = 100"), window("window = \"1m\"\nslots = 101")),
         (window("window = \"1m\"\nslots = 2"), window("window = \"1m\"\nslots = 1")),
@@ -536,16 +539,17 @@ fn a_key_of_another_kind_is_rejected_with_the_kinds_that_have_it() {
         ),
         (
             "kind = \"conter\"",
-            "kind (\"conter\") must be \"guarded\" or \"raw\" or \"counter\" or \"lock\" or \"window\"",
+            "kind (\"conter\") must be \"guarded\" or \"raw\" or \"counter\" or \"lock\" or \"log\" or \"window\"",
         ),
         ("kind = \"window\"", "window is missing: add window = \"5m\""),
         (
             "kind = \"window\"\nwindow = \"1s\"\nslots = 11",
             "window (\"1s\") must be at least 100ms for each of the 11 slots",
         ),
+        ("kind = \"log\"\nwindow = \"101m\"", "window (\"101m\") must be 1 to 100 times slot: 60s to 6000s"),
         (
             "kind = \"lock\"\nwindow = \"1s\"",
-            "window (\"1s\") has no effect in a lock rule: remove it, or set kind = \"window\"",
+            "window (\"1s\") has no effect in a lock rule: remove it, or set kind = \"log\" or kind = \"window\"",
         ),
     ] {
         let found = error(&rule(&format!("match = \"x\"\n{keys}")));

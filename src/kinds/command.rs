@@ -37,6 +37,8 @@ pub enum Mode {
     Set,
     /// Only if there is none.
     Add,
+    /// Behind the value that is there, whose flags and exptime remain.
+    Append,
 }
 
 /// What a command does.

@@ -2,6 +2,7 @@
 
 use super::counter;
 use super::lock;
+use super::log;
 use super::machine::Machine;
 use super::request::Request;
 use super::settings::Kind;
@@ -9,9 +10,10 @@ use super::window;
 
 /// The length of the kind's own key in a key of a client: what follows it names a part. `prefix`: the length of the text that
 /// every key of the rule begins with.
-pub fn split(kind: &Kind, _prefix: usize, key: &[u8]) -> usize {
+pub fn split(kind: &Kind, prefix: usize, key: &[u8]) -> usize {
     match kind {
         Kind::Counter(_) | Kind::Lock(_) | Kind::Window(_) => key.len(),
+        Kind::Log(_) => log::own_length(prefix, key),
     }
 }
 
@@ -29,6 +31,7 @@ pub fn commands_of(kind: &Kind) -> &'static str {
     match kind {
         Kind::Counter(_) => counter::COMMANDS,
         Kind::Lock(_) => lock::COMMANDS,
+        Kind::Log(_) => log::COMMANDS,
         Kind::Window(window) if window.unique => window::UNIQUE_COMMANDS,
         Kind::Window(_) => window::COMMANDS,
     }
@@ -46,6 +49,7 @@ pub fn begin(
     Ok(match kind {
         Kind::Counter(settings) => Box::new(counter::begin(settings, key, request, now)?),
         Kind::Lock(settings) => lock::begin(settings, key, request, now)?,
+        Kind::Log(settings) => log::begin(settings, key, length, request, now)?,
         Kind::Window(settings) => window::begin(settings, key, length, request, now)?,
     })
 }

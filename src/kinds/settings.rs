@@ -9,6 +9,8 @@ pub enum Kind {
     Counter(Counter),
     /// What one connection at a time has.
     Lock(Lock),
+    /// The entries of the last time.
+    Log(Log),
     /// A count over a sliding window of time.
     Window(Window),
 }
@@ -19,6 +21,7 @@ impl Kind {
         match self {
             Kind::Counter(_) => "counter",
             Kind::Lock(_) => "lock",
+            Kind::Log(_) => "log",
             Kind::Window(_) => "window",
         }
     }
@@ -43,6 +46,15 @@ pub struct Lock {
     pub ttl: Duration,
     /// Whether the owner is followed by a number that grows from hold to hold.
     pub fence: bool,
+}
+
+/// The settings of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Log {
+    /// How long its entries are in it.
+    pub window: Duration,
+    /// The time whose entries are in the same items.
+    pub slot: Duration,
 }
 
 /// The settings of a window.

@@ -38,9 +38,12 @@ pub(crate) fn encode(Command { key, operation }: &Command, out: &mut BytesMut) {
             out.extend_from_slice(match mode {
                 Mode::Set => b" c",
                 Mode::Add => b" c ME",
+                Mode::Append => b" c MA",
             });
-            number(out, b" T", *exptime);
-            number(out, b" F", *flags);
+            if *mode != Mode::Append {
+                number(out, b" T", *exptime);
+                number(out, b" F", *flags);
+            }
             compare(out, cas);
             out.extend_from_slice(b"\r\n");
             out.extend_from_slice(value);
@@ -176,6 +179,7 @@ mod tests {
         };
         assert_eq!(encoded(store(Mode::Set)), "ms k 2 c T-1 F3\r\nab\r\n");
         assert_eq!(encoded(store(Mode::Add)), "ms k 2 c ME T-1 F3\r\nab\r\n");
+        assert_eq!(encoded(store(Mode::Append)), "ms k 2 c MA\r\nab\r\n");
         let count = |decr| Operation::Count { decr, delta: 2, initial: u64::MAX, exptime: 9 };
         assert_eq!(encoded(count(false)), "ma k N9 J18446744073709551615 D2 v t c\r\n");
         assert_eq!(encoded(count(true)), "ma k N9 J18446744073709551615 D2 v t c MD\r\n");

@@ -36,6 +36,7 @@ pub(super) fn failure(failure: Failure) -> String {
         Failure::TimedOut => "the server did not reply in time",
         Failure::Refused => "the server returned an error or an invalid reply",
         Failure::Overloaded => "too many commands wait for the server",
+        Failure::TooLarge => "the answer is larger than 1 MiB",
         Failure::NoView => "there is no valid view: where the keys of this server are is unknown",
         Failure::Unguarded => "the server cannot guard keys; kennel check --connect gives the reason",
     }

@@ -74,7 +74,7 @@ pub enum Class {
     Guarded,
     /// Forwarded as they are.
     Raw,
-    /// As those of a counter, lock or window.
+    /// As those of a counter, lock, log or window.
     Structure,
     /// It is the key of a tag.
     Tag,

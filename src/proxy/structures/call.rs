@@ -258,7 +258,9 @@ pub(crate) fn read_outcome(outcome: &Outcome, pool: &Pool) -> ReadOutcome {
             let hit = Hit { payload: data.clone(), flags: *flags, ttl: *ttl, ..Hit::nothing() };
             ReadOutcome::Value(hit, ItemMarks::of(*cas))
         }
-        Outcome::Failed(failure) if !pool.on_error().is_miss() => ReadOutcome::Failed(*failure),
+        Outcome::Failed(failure) if *failure == Failure::TooLarge || !pool.on_error().is_miss() => {
+            ReadOutcome::Failed(*failure)
+        }
         _ => ReadOutcome::Miss(None),
     }
 }
@@ -297,7 +299,8 @@ fn counted_write(outcome: &Outcome) -> metrics::Outcome {
         Outcome::Deleted => metrics::Outcome::Deleted,
         Outcome::NotFound | Outcome::Miss | Outcome::Value { .. } => metrics::Outcome::NotFound,
         Outcome::Counted(..) => metrics::Outcome::Counted,
-        Outcome::NotANumber | Outcome::Refused(_) => metrics::Outcome::ClientError,
+        Outcome::Refused(line) => refusal(line),
+        Outcome::NotANumber => metrics::Outcome::ClientError,
         Outcome::TooLarge | Outcome::Failed(_) => metrics::Outcome::ServerError,
     }
 }

@@ -4,6 +4,7 @@ mod binary;
 mod common;
 mod counter;
 mod lock;
+mod log;
 mod window;
 
 use crate::world::{Kennel, Memcached, addresses, memcacheds, sidecar_toml, without_failover};
