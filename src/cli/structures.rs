@@ -111,7 +111,7 @@ mod tests {
             ),
             (
                 "kind = \"log\"\nwindow = \"1h\"\nslot = \"1m\"",
-                "log, in pool main\n    append adds an entry; get returns the entries of the last 3600s, for up to 60s longer\n    \
+                "log, in pool main\n    append adds an entry; get returns the entries of the last 1h, for up to 60s longer\n    \
                  get KEY@CURSOR returns those behind a cursor, and the next one; get KEY@FROM-TO those of a time\n    \
                  in slots of 60s, of at most 256 KiB each; an answer has at most 1 MiB\n",
             ),

@@ -142,7 +142,6 @@ table!(
         on_error = "on_error": Text,
         failover = "failover": Flag,
         window = "window": Text,
-        slot = "slot": Text,
         fail_after = "fail_after": Text,
         recover_after = "recover_after": Text,
         standby_ttl = "standby_ttl": Text,

@@ -546,7 +546,7 @@ fn a_key_of_another_kind_is_rejected_with_the_kinds_that_have_it() {
             "kind = \"window\"\nwindow = \"1s\"\nslots = 11",
             "window (\"1s\") must be at least 100ms for each of the 11 slots",
         ),
-        ("kind = \"log\"\nwindow = \"101m\"", "window (\"101m\") must be 1 to 100 times slot: 60s to 6000s"),
+        ("kind = \"log\"\nwindow = \"101m\"", "window (\"101m\") must be 1 to 100 times slot: 60s to 100m"),
         (
             "kind = \"lock\"\nwindow = \"1s\"",
             "window (\"1s\") has no effect in a lock rule: remove it, or set kind = \"log\" or kind = \"window\"",
