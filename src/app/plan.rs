@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::config::{Config, RuleKind};
 use crate::guard::Policy;
+use crate::kinds::Memory;
 use crate::metrics::ServerName;
 use crate::proxy::{GuardPlan, ObserverSettings, Plan, RulePlan, StructurePlan};
 use crate::rule::Rules;
@@ -25,7 +26,9 @@ pub(crate) fn plan(config: &Config, pools: &[Arc<SharedPool>]) -> Plan {
             RuleKind::Raw => None,
             RuleKind::Structure(kind) => {
                 let prefix = rule.pattern.prefix().len();
-                structures.push(StructurePlan { rule: index, pool: rule.pool, kind: kind.clone(), prefix });
+                let (pool, kind) = (rule.pool, kind.clone());
+                let memory = Memory::default();
+                structures.push(StructurePlan { rule: index, pool, kind, prefix, memory });
                 structure = Some(structures.len() - 1);
                 None
             }

@@ -216,7 +216,7 @@ fn all_errors_are_reported_together() {
         r#"k.toml: rules[0] "user": match ("user:{id}{x}") is not a valid pattern: character 10: a {name} or * directly behind another is ambiguous: put literal text between them"#,
         r#"k.toml: rules[0] "user": lock_ttl ("90s") must be below max_rebuild ("60s", the default)"#,
         r#"k.toml: rules[1] "x": name is missing: metrics show it, add name = "pages""#,
-        r#"k.toml: rules[1] "x": kind ("rw") must be "guarded" or "raw" or "counter" or "lock" or "window""#,
+        r#"k.toml: rules[1] "x": kind ("rw") must be "guarded" or "raw" or "counter" or "lock" or "log" or "window""#,
     ];
     assert_eq!(errors.without_places(), expected, "{errors}");
     assert_eq!(errors.to_string(), errors.lines().join("\n"));

@@ -4,6 +4,7 @@ use super::counter;
 use super::lock;
 use super::log;
 use super::machine::Machine;
+use super::memory::Memory;
 use super::request::Request;
 use super::settings::Kind;
 use super::window;
@@ -37,19 +38,20 @@ pub fn commands_of(kind: &Kind) -> &'static str {
     }
 }
 
-/// Begins a client's command. `key`: what the client sent, of which the first `length` bytes are the kind's own key. `now`: wall
-/// time in ms. The error is a line with its CRLF.
+/// Begins a client's command. `key`: what the client sent, of which the first `length` bytes are the kind's own key. `memory`:
+/// that of the rule. `now`: wall time in ms. The error is a line with its CRLF.
 pub fn begin(
     kind: &Kind,
     key: &[u8],
     length: usize,
     request: Request<'_>,
+    memory: &Memory,
     now: u64,
 ) -> Result<Box<dyn Machine>, &'static str> {
     Ok(match kind {
         Kind::Counter(settings) => Box::new(counter::begin(settings, key, request, now)?),
         Kind::Lock(settings) => lock::begin(settings, key, request, now)?,
-        Kind::Log(settings) => log::begin(settings, key, length, request, now)?,
+        Kind::Log(settings) => log::begin(settings, key, length, request, &memory.log_ends, now)?,
         Kind::Window(settings) => window::begin(settings, key, length, request, now)?,
     })
 }

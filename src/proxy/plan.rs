@@ -1,7 +1,7 @@
 //! What the configuration means to the pipeline. All workers share one plan.
 
 use crate::guard::Policy;
-use crate::kinds::Kind;
+use crate::kinds::{Kind, Memory};
 use crate::metrics::NO_RULE;
 use crate::rule::{Rules, Template};
 
@@ -71,6 +71,8 @@ pub struct StructurePlan {
     pub kind: Kind,
     /// The length of the text that every key of the rule begins with.
     pub prefix: usize,
+    /// What the process remembers of them.
+    pub memory: Memory,
 }
 
 /// The reply to an `mg` that has won the right to rebuild a value which may still be served.

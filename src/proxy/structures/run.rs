@@ -31,8 +31,8 @@ impl StructureRun {
         proxy: &Proxy,
         client: &Client,
     ) -> Result<StructureRun, &'static str> {
-        let kind = &proxy.structure(&key).kind;
-        let machine = kinds::begin(kind, &key.key, key.length, request, proxy.now().wall)?;
+        let StructurePlan { kind, memory, .. } = proxy.structure(&key);
+        let machine = kinds::begin(kind, &key.key, key.length, request, memory, proxy.now().wall)?;
         let mut run = StructureRun { key, machine, sent: Vec::new(), outcome: None };
         run.resume(Replies::new(), proxy, client);
         Ok(run)

@@ -13,18 +13,38 @@ use crate::world::{
 
 #[test]
 fn one_get_may_name_structures_raw_and_guarded_keys_and_answers_in_order() {
-    let rules = [rule("hits", "hits:*", "counter", ""), guarded("pages", "page:*", ""), raw("rest", "r:*")];
+    let rules = [
+        rule("hits", "hits:*", "counter", ""),
+        rule("rate", "rate:*", "window", "window = \"1h\""),
+        rule("events", "log:*", "log", "window = \"1h\""),
+        rule("locks", "lock:*", "lock", ""),
+        guarded("pages", "page:*", ""),
+        raw("rest", "r:*"),
+    ];
     let (_servers, [a, b]) = fleet(&rules);
     let (mut a, mut b) = (a.client(), b.client());
     assert_eq!(a.execute("incr hits:1 4"), "4");
     a.store("r:1", b"raw", 0);
     a.store("page:1", b"guarded", 60);
     a.store("other", b"no rule", 0);
-    let items = b.get_many(&["hits:1", "r:1", "hits:none", "page:1", "other", "hits:1"]);
+    assert_eq!(store(&mut a, "append log:1 0 0", "one\n"), "STORED");
+    assert_eq!(store(&mut a, "add lock:1 0 0", "ann"), "STORED");
+    assert_eq!(a.execute("incr rate:1 3"), "3");
+    let all =
+        ["hits:1", "log:1", "r:1", "hits:none", "log:none", "page:1", "other", "lock:1", "rate:1", "hits:1"];
+    let items = b.get_many(&all);
     let found: Vec<_> =
         items.iter().map(|item| (item.key.as_str(), std::str::from_utf8(&item.value).unwrap())).collect();
-    let expected =
-        [("hits:1", "4"), ("r:1", "raw"), ("page:1", "guarded"), ("other", "no rule"), ("hits:1", "4")];
+    let expected = [
+        ("hits:1", "4"),
+        ("log:1", "one\n"),
+        ("r:1", "raw"),
+        ("page:1", "guarded"),
+        ("other", "no rule"),
+        ("lock:1", "ann"),
+        ("rate:1", "3"),
+        ("hits:1", "4"),
+    ];
     assert_eq!(found, expected);
     // A long get is answered in parts.
     let many: Vec<String> = (0..400).flat_map(|n| [format!("r:{n}"), format!("hits:{n}")]).collect();
@@ -165,6 +185,7 @@ fn each_command_takes_the_round_trips_that_the_page_says() {
         rule("hits", "hits:*", "counter", ""),
         rule("rate", "rate:*", "window", "window = \"1h\"\nslots = 20"),
         rule("online", "online:*", "window", "window = \"1h\"\nunique = true"),
+        rule("events", "log:*", "log", "window = \"10d\"\nslot = \"1d\""),
         rule("locks", "lock:*", "lock", "ttl = \"1h\""),
         rule("fences", "fence:*", "lock", "ttl = \"1h\"\nfence = true"),
     ];
@@ -180,6 +201,13 @@ fn each_command_takes_the_round_trips_that_the_page_says() {
         ("online:1", "add online:1:ann 0 0 0\r\n", "STORED", 2),
         ("online:1", "add online:1:ann 0 0 0\r\n", "NOT_STORED", 1),
         ("online:1", "get online:1", "1", 1),
+        ("log:1", "append log:1 0 0 1\r\na", "STORED", 2),
+        ("log:1", "append log:1 0 0 1\r\nb", "STORED", 1),
+        ("log:1", "append log:1 0 0 1\r\nc", "STORED", 1),
+        ("log:1", "get log:1", "abc", 2),
+        ("log:2", "append log:2 0 0 32768\r\n{large}", "STORED", 2),
+        ("log:2", "append log:2 0 0 1\r\na", "STORED", 2),
+        ("log:2", "append log:2 0 0 1\r\nb", "STORED", 1),
         ("lock:1", "delete lock:1", "NOT_FOUND", 0),
         ("lock:1", "add lock:1 0 0 1\r\nx", "STORED", 1),
         ("lock:1", "add lock:1 0 0 1\r\nx", "NOT_STORED", 1),
@@ -189,14 +217,29 @@ fn each_command_takes_the_round_trips_that_the_page_says() {
         ("fence:1", "add fence:1 0 0 1\r\nx", "NOT_STORED", 1),
         ("fence:1", "delete fence:1", "DELETED", 1),
     ] {
+        let command = command.replace("{large}", &"x".repeat(32_768));
         let mut found = String::new();
         let took = recorder.round_trips(key, || {
             found = match command.starts_with("get") {
                 true => text(&mut client, key).unwrap(),
-                false => client.execute(command),
+                false => client.execute(&command),
             }
         });
         assert_eq!((found.as_str(), took), (reply, expected), "{command}");
+    }
+    // A tail: all of it, nothing, and what is new.
+    let mut cursor = "0".to_owned();
+    for (more, expected, trips) in [("", "abc", 2), ("", "", 1), ("d", "d", 2), ("", "", 1)] {
+        if !more.is_empty() {
+            assert_eq!(store(&mut client, "append log:1 0 0", more), "STORED");
+        }
+        let mut found = String::new();
+        let took = recorder.round_trips("log:1", || {
+            found = text(&mut client, &format!("log:1@{cursor}")).expect("a tail has an answer");
+        });
+        let (next, new) = found.split_once('\n').expect("a cursor");
+        assert_eq!((new, took), (expected, trips), "{cursor}");
+        cursor = next.to_owned();
     }
 }
 

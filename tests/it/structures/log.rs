@@ -1,6 +1,6 @@
 //! Logs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -182,4 +182,70 @@ fn commands_that_a_log_does_not_have_are_refused_with_those_that_it_has() {
     assert_eq!(binary.get("log:1").as_deref(), Some("one\n"));
     let answer = binary.ask(Packet::store(SET, "log:1", "1", 0));
     assert_eq!((answer.status, answer.text().as_str()), (INVALID, ONLY));
+}
+
+#[test]
+fn a_late_writer_is_seen_exactly_once_or_told_that_it_is_too_late() {
+    const WRITERS: usize = 4;
+    let (_servers, [a, b]) = fleet(&[rule("events", "log:*", "log", "window = \"60s\"\nslot = \"1s\"")]);
+    let over = AtomicUsize::new(0);
+    let slot = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let (acknowledged, seen) = thread::scope(|scope| {
+        let writer = |number: usize| {
+            let mut client = if number == 0 { a.client() } else { b.client() };
+            let over = &over;
+            scope.spawn(move || {
+                let (mut acknowledged, mut refused) = (Vec::new(), HashSet::new());
+                for n in 0.. {
+                    if over.load(Ordering::SeqCst) == 1 {
+                        break;
+                    }
+                    let entry = format!("{number} {n}");
+                    match store(&mut client, "append log:1 0 0", &format!("{entry}\n")).as_str() {
+                        "STORED" => acknowledged.push(entry),
+                        reply => drop(refused.insert(reply.to_owned())),
+                    }
+                }
+                (acknowledged, refused)
+            })
+        };
+        let writers: Vec<_> = (0..WRITERS).map(writer).collect();
+        let tail = scope.spawn(|| {
+            let (mut client, mut cursor, mut all) = (a.client(), "0".to_owned(), Vec::new());
+            loop {
+                let is_over = over.load(Ordering::SeqCst) == 2;
+                let (next, entries) = tail(&mut client, "log:1", &cursor);
+                cursor = next;
+                if is_over && entries.is_empty() {
+                    return all;
+                }
+                all.extend(entries);
+            }
+        });
+        for slots in [1, 1, 2] {
+            b.signal("STOP");
+            let stopped = slot();
+            eventually("slots are over", || slot() >= stopped + slots);
+            b.signal("CONT");
+            assert_eq!(b.client().execute("mn"), "MN");
+        }
+        over.store(1, Ordering::SeqCst);
+        let acknowledged: Vec<(Vec<String>, HashSet<String>)> =
+            writers.into_iter().map(|writer| writer.join().expect("a writer")).collect();
+        over.store(2, Ordering::SeqCst);
+        (acknowledged, tail.join().expect("a tail"))
+    });
+    let mut once = HashSet::new();
+    for entry in &seen {
+        assert!(once.insert(entry), "{entry} is seen twice");
+    }
+    for (number, (acknowledged, refused)) in acknowledged.iter().enumerate() {
+        let full = "SERVER_ERROR the slot of the log is full until the next one begins";
+        let is_expected = |reply: &String| reply == full || reply == "SERVER_ERROR server timed out";
+        assert!(refused.iter().all(is_expected), "{refused:?}");
+        let all: HashSet<_> = acknowledged.iter().collect();
+        let of_writer = seen.iter().filter(|entry| entry.starts_with(&format!("{number} ")));
+        let known: Vec<_> = of_writer.filter(|entry| all.contains(entry)).collect();
+        assert_eq!(known, acknowledged.iter().collect::<Vec<_>>(), "of writer {number}");
+    }
 }

@@ -1,0 +1,95 @@
+//! How many bytes of a log's current slot were reserved, as far as this process has seen. With it, an append names its part without
+//! a question to the server.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How many logs each of the two generations has.
+const MAX_LOGS: usize = 4_096;
+
+/// The table, which all workers share. A log that it has forgotten costs the next append one more round trip.
+#[derive(Debug, Default)]
+pub(in crate::kinds) struct LogEnds {
+    generations: Mutex<Generations>,
+}
+
+/// When the younger generation is full, it becomes the older one, and what was in that is forgotten.
+#[derive(Debug, Default)]
+struct Generations {
+    young: HashMap<Box<[u8]>, End>,
+    old: HashMap<Box<[u8]>, End>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct End {
+    slot: u64,
+    bytes: u64,
+}
+
+impl LogEnds {
+    /// The most bytes of this slot that a reply has shown to be reserved.
+    pub(super) fn get(&self, own: &[u8], slot: u64) -> Option<u64> {
+        let generations = self.lock();
+        let end = generations.young.get(own).or_else(|| generations.old.get(own))?;
+        (end.slot == slot).then_some(end.bytes)
+    }
+
+    /// A reply has shown that so many bytes of this slot are reserved. If it was fewer than are known, another reply has overtaken it.
+    pub(super) fn saw(&self, own: &[u8], slot: u64, bytes: u64) {
+        let generations = &mut *self.lock();
+        let seen = End { slot, bytes };
+        if let Some(end) = generations.young.get_mut(own) {
+            *end = seen.max(*end);
+            return;
+        }
+        let end = generations.old.remove(own).map_or(seen, |end| seen.max(end));
+        if generations.young.len() >= MAX_LOGS {
+            generations.old = std::mem::take(&mut generations.young);
+        }
+        generations.young.insert(own.into(), end);
+    }
+
+    /// The server does not have what was seen.
+    pub(super) fn forget(&self, own: &[u8]) {
+        let generations = &mut *self.lock();
+        generations.young.remove(own);
+        generations.old.remove(own);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Generations> {
+        // No panic leaves a change to the table half done.
+        self.generations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_bytes_of_the_latest_slot_are_remembered() {
+        let ends = LogEnds::default();
+        assert_eq!(ends.get(b"k", 7), None);
+        for (slot, bytes) in [(7, 10), (7, 30), (7, 20), (6, 99)] {
+            ends.saw(b"k", slot, bytes);
+        }
+        assert_eq!((ends.get(b"k", 7), ends.get(b"k", 6), ends.get(b"j", 7)), (Some(30), None, None));
+        ends.saw(b"k", 8, 1);
+        assert_eq!((ends.get(b"k", 7), ends.get(b"k", 8)), (None, Some(1)));
+        ends.forget(b"k");
+        assert_eq!(ends.get(b"k", 8), None);
+    }
+
+    #[test]
+    fn of_too_many_logs_those_not_appended_to_for_longest_are_forgotten() {
+        let ends = LogEnds::default();
+        ends.saw(b"used", 1, 7);
+        for n in 0..MAX_LOGS * 3 {
+            ends.saw(n.to_string().as_bytes(), 1, 1);
+            ends.saw(b"used", 1, 1);
+        }
+        assert_eq!((ends.get(b"used", 1), ends.get(b"0", 1)), (Some(7), None));
+        let generations = ends.lock();
+        assert!(generations.young.len() <= MAX_LOGS && generations.old.len() <= MAX_LOGS);
+    }
+}

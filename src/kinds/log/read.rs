@@ -1,0 +1,169 @@
+//! A read: of the window, of a time, or of what is behind a cursor.
+
+use bytes::{Bytes, BytesMut};
+
+use super::super::command::{Command, Operation, Replies, Reply};
+use super::super::counter::number;
+use super::super::item::ItemKey;
+use super::super::machine::{Inputs, Machine, Outcome, Step};
+use super::cursor::{Cursor, MAX_PARTS, MAX_SLOTS};
+use super::slots::{PART, Slots, part_key, reserved_key};
+use crate::error::Failure;
+
+/// The largest answer, in bytes: the largest item that memcached returns by default.
+const MAX_ANSWER: u64 = 1024 * 1024;
+/// The longest line of keys that is sent to a server, in bytes: memcached takes 2,048.
+pub(super) const MAX_LINE: usize = 1_900;
+
+/// A read.
+#[derive(Debug)]
+pub(super) struct Read {
+    own: ItemKey,
+    /// The slots that it reads, both included.
+    first: u64,
+    last: u64,
+    /// Where the tail is.
+    behind: Option<Cursor>,
+    slots: Slots,
+    /// The parts that it gets, the oldest first.
+    asked: Option<Vec<(u64, usize, ItemKey)>>,
+    sent: bool,
+}
+
+impl Read {
+    /// Begins a read of these slots, both included; for a tail, of what it has not seen of them.
+    pub(super) fn new(own: ItemKey, first: u64, last: u64, behind: Option<Cursor>, slots: Slots) -> Read {
+        Read { own, first, last, behind, slots, asked: None, sent: false }
+    }
+
+    /// The bytes of a slot that the tail has seen.
+    fn seen(&self, slot: u64) -> u64 {
+        let seen = |part| self.behind.as_ref().map_or(0, |behind| behind.seen(slot, part));
+        (0..MAX_PARTS).map(seen).sum()
+    }
+
+    fn reserved(&self) -> Step {
+        let keys = (self.first..=self.last).map(|slot| reserved_key(&self.own, slot));
+        match keys.collect::<Result<Vec<_>, _>>() {
+            Ok(keys) if keys.is_empty() => self.answer(&[], Vec::new()),
+            Ok(keys) => Step::Send(lines(keys)),
+            Err(_) => Step::Done(Outcome::Failed(Failure::Refused)),
+        }
+    }
+
+    /// Gets the parts of the slots in which so much was reserved.
+    fn parts(&mut self, found: &[(ItemKey, Bytes)]) -> Step {
+        let reserved = |slot| number_of(found, &reserved_key(&self.own, slot).ok()?);
+        // What was seen of a slot may be all. An older slot is read also then: see below.
+        let is_new = |slot: &u64| reserved(*slot).is_some_and(|bytes| self.seen(*slot) != bytes);
+        let Some(newest) = (self.first..=self.last).rev().find(is_new) else {
+            return self.answer(&[], Vec::new());
+        };
+        let mut asked = Vec::new();
+        let mut bytes = 0;
+        for slot in self.first..=newest {
+            let Some(reserved) = reserved(slot) else { continue };
+            let parts = usize::try_from(reserved.div_ceil(PART)).unwrap_or(MAX_PARTS).min(MAX_PARTS);
+            let room = PART * (MAX_PARTS as u64 + 1);
+            bytes += reserved.min(room).saturating_sub(self.seen(slot));
+            if bytes > MAX_ANSWER {
+                if self.behind.is_none() {
+                    return Step::Done(Outcome::Failed(Failure::TooLarge));
+                }
+                // A tail goes on with this slot.
+                self.last = slot.saturating_sub(1);
+                break;
+            }
+            let keys =
+                (0..parts).filter_map(|part| Some((slot, part, part_key(&self.own, slot, part).ok()?)));
+            asked.extend(keys);
+        }
+        if asked.is_empty() {
+            return self.answer(&[], Vec::new());
+        }
+        // An entry that was appended after another was acknowledged must not be read without it, whatever slots they are in.
+        let keys = asked.iter().rev().map(|(_, _, key)| key.clone()).collect();
+        self.asked = Some(asked);
+        Step::Send(lines(keys))
+    }
+
+    fn answer(&self, asked: &[(u64, usize, ItemKey)], found: Vec<(ItemKey, Bytes)>) -> Step {
+        let mut data = BytesMut::new();
+        // What is final is not looked at again.
+        let kept = self.slots.current.saturating_sub(1).min(self.last + 1).max(self.first);
+        let kept_seen = |slot: u64| {
+            let seen = |part| self.behind.as_ref().map_or(0, |behind| behind.seen(slot, part));
+            let mut parts: Vec<u64> = (0..MAX_PARTS).map(seen).collect();
+            for (_, part, key) in asked.iter().filter(|(of, ..)| *of == slot) {
+                parts[*part] =
+                    found.iter().find(|(of, _)| of == key).map_or(0, |(_, data)| data.len() as u64);
+            }
+            let used = parts.iter().rposition(|seen| *seen > 0).map_or(0, |last| last + 1);
+            parts.truncate(used);
+            parts
+        };
+        if self.behind.is_some() {
+            let mut seen: Vec<_> = (kept..).take(MAX_SLOTS).map(kept_seen).collect();
+            seen.truncate(seen.iter().rposition(|parts| !parts.is_empty()).map_or(0, |last| last + 1));
+            data.extend_from_slice(Cursor { first: kept, seen }.text().as_bytes());
+            data.extend_from_slice(b"\n");
+        }
+        for (slot, part, key) in asked {
+            let Some((_, part_data)) = found.iter().find(|(of, _)| of == key) else { continue };
+            let seen = self.behind.as_ref().map_or(0, |behind| behind.seen(*slot, *part));
+            // A part that is shorter than it was is another one: the server has restarted.
+            let seen = usize::try_from(seen).unwrap_or(usize::MAX);
+            data.extend_from_slice(part_data.get(seen..).unwrap_or(part_data));
+        }
+        Step::Done(match data.is_empty() {
+            true => Outcome::Miss,
+            false => Outcome::Value { data: data.freeze(), flags: 0, cas: 0, ttl: None },
+        })
+    }
+}
+
+fn number_of(found: &[(ItemKey, Bytes)], key: &ItemKey) -> Option<u64> {
+    let (_, data) = found.iter().find(|(of, _)| of == key)?;
+    number(data.trim_ascii_end())
+}
+
+/// Reads of these items, in this order.
+fn lines(keys: Vec<ItemKey>) -> Vec<Command> {
+    let get = |keys| Command { key: ItemKey::new(), operation: Operation::GetMany(keys) };
+    let mut commands = Vec::new();
+    let mut line = Vec::new();
+    let mut length = 0;
+    for key in keys {
+        length += key.len() + 1;
+        if length > MAX_LINE {
+            commands.push(get(std::mem::take(&mut line)));
+            length = key.len() + 1;
+        }
+        line.push(key);
+    }
+    commands.push(get(line));
+    commands
+}
+
+impl Machine for Read {
+    fn resume(&mut self, replies: Replies, _: &Inputs) -> Step {
+        if !std::mem::replace(&mut self.sent, true) {
+            return self.reserved();
+        }
+        let mut found = Vec::new();
+        for reply in replies {
+            match reply {
+                Reply::Items(items) => found.extend(items),
+                Reply::Failed(failure) => return Step::Done(Outcome::Failed(failure)),
+                _ => return Step::Done(Outcome::Failed(Failure::Refused)),
+            }
+        }
+        let Some(asked) = self.asked.take() else { return self.parts(&found) };
+        // Entries may have come since the slots were read.
+        let bytes: u64 = found.iter().map(|(_, data)| data.len() as u64).sum();
+        if self.behind.is_none() && bytes > MAX_ANSWER {
+            return Step::Done(Outcome::Failed(Failure::TooLarge));
+        }
+        self.answer(&asked, found)
+    }
+}
