@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use kennel::clock::unix_ms;
+
 use super::{fleet, rule, store, text};
 use crate::binary::packet::*;
 use crate::client::Client;
@@ -65,7 +67,7 @@ fn an_append_creates_a_log_and_a_cursor_gives_what_is_new() {
     let (cursor, entries) = tail(&mut a, "log:1", &cursor);
     assert_eq!(entries, ["three", "four"]);
     assert_eq!(tail(&mut a, "log:1", &cursor).1, [""; 0]);
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let now = unix_ms() / 1000;
     let all = "one\ntwo\nthree\nfour\n";
     assert_eq!(text(&mut b, &format!("log:1@{}-{now}", now - 120)).as_deref(), Some(all));
     assert_eq!(text(&mut b, &format!("log:1@{}-{}", now - 600, now - 300)), None);
@@ -189,7 +191,7 @@ fn a_late_writer_is_seen_exactly_once_or_told_that_it_is_too_late() {
     const WRITERS: usize = 4;
     let (_servers, [a, b]) = fleet(&[rule("events", "log:*", "log", "window = \"60s\"\nslot = \"1s\"")]);
     let over = AtomicUsize::new(0);
-    let slot = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let slot = || unix_ms() / 1000;
     let (acknowledged, seen) = thread::scope(|scope| {
         let writer = |number: usize| {
             let mut client = if number == 0 { a.client() } else { b.client() };
