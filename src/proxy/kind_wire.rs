@@ -14,7 +14,7 @@ const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
 const NOT_A_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value";
 
 /// Appends a command.
-pub(crate) fn encode(Command { key, operation }: &Command, out: &mut BytesMut) {
+pub fn encode(Command { key, operation }: &Command, out: &mut BytesMut) {
     let start = |out: &mut BytesMut, word: &[u8]| {
         out.extend_from_slice(word);
         out.extend_from_slice(key);
@@ -77,7 +77,7 @@ fn number(out: &mut BytesMut, before: &[u8], number: impl itoa::Integer) {
 }
 
 /// Decodes the reply to a command with this operation.
-pub(crate) fn decode(operation: &Operation, reply: ServerReply) -> Reply {
+pub fn decode(operation: &Operation, reply: ServerReply) -> Reply {
     let (bytes, epoch) = match reply {
         ServerReply::Answered { bytes, epoch } => (bytes, epoch),
         ServerReply::StaleCas => return Reply::Exists,
@@ -109,7 +109,7 @@ pub(crate) fn decode(operation: &Operation, reply: ServerReply) -> Reply {
 }
 
 /// The kind of reply that a command receives.
-pub(crate) fn shape(operation: &Operation) -> Shape {
+pub fn shape(operation: &Operation) -> Shape {
     match operation {
         Operation::GetMany(_) => Shape::Values,
         _ => Shape::Meta,

@@ -21,7 +21,8 @@ mod structures;
 mod scope;
 mod client;
 mod held_locks;
-mod kind_wire;
+#[doc(hidden)] // for tests/kinds, whose servers read and write the same commands
+pub mod kind_wire;
 mod current;
 mod observe;
 mod pipeline;

@@ -1,0 +1,74 @@
+//! The kinds of `src/kinds` in simulated time: clients, two sidecars and two servers run in one thread, one schedule per seed.
+//! docs/testing.md describes what is simulated and checked.
+//!
+//! `KENNEL_SIM_SEEDS=100000` runs seeds 0 to 99999, `KENNEL_SIM_SEEDS=5000..9000` this range, `KENNEL_SIM_SEED=17` one seed, with
+//! its trace if it fails. `KENNEL_SIM_RATE=1000` prints how many of 1000 seeds catch each mutant.
+
+#![allow(unreachable_pub, reason = "a test binary has no outside")]
+
+mod executor;
+mod mutants;
+mod plan;
+mod network;
+mod world;
+mod counter;
+mod lock;
+mod window;
+mod seeds;
+
+use mutants::Mutant;
+use plan::Plan;
+use seeds::{every_seed_keeps_the_promise, is_caught, is_caught_in};
+
+#[test]
+fn an_acknowledged_count_is_in_every_later_number_and_none_is_counted_twice() {
+    every_seed_keeps_the_promise(counter::begin, 60);
+}
+
+#[test]
+fn a_counter_needs_each_of_its_defences_caught() {
+    is_caught(Mutant::FailedCountIsSentAgain, counter::begin, 20);
+    is_caught(Mutant::FailedCountIsAcknowledged, counter::begin, 20);
+}
+
+#[test]
+fn a_sum_has_every_acknowledged_count_of_its_window_and_none_that_has_left_it() {
+    every_seed_keeps_the_promise(window::begin, 60);
+}
+
+#[test]
+fn no_visitor_counts_twice_in_a_window() {
+    every_seed_keeps_the_promise(window::begin_unique, 60);
+}
+
+#[test]
+fn a_window_needs_each_of_its_defences_caught() {
+    is_caught(Mutant::FailedCountIsSentAgain, window::begin, 50);
+    is_caught(Mutant::NextSlotIsNotRead, window::begin, 50);
+    is_caught(Mutant::OldestSlotIsNotRead, window::begin, 50);
+    is_caught(Mutant::SlotEndsWithItsWindow, window::begin, 50);
+    is_caught(Mutant::MarkerEndsEarly, window::begin_unique, 50);
+    is_caught(Mutant::MarkerWithoutCompare, window::begin_unique, 50);
+}
+
+#[test]
+fn a_lock_has_one_holder_while_its_server_lives() {
+    every_seed_keeps_the_promise(lock::begin, 100);
+}
+
+#[test]
+fn the_numbers_of_successive_holds_only_grow() {
+    every_seed_keeps_the_promise(lock::begin_fenced, 80);
+}
+
+#[test]
+fn a_lock_needs_each_of_its_defences_caught() {
+    is_caught(Mutant::LockBySet, lock::begin, 50);
+    is_caught(Mutant::LockWithoutMargin, lock::begin, 50);
+    is_caught(Mutant::RenewalWithoutCompare, lock::begin, 200);
+    is_caught(Mutant::ReleaseWithoutCompare, lock::begin, 50);
+    is_caught(Mutant::TokenNotCompared, lock::begin, 200);
+    is_caught_in(Mutant::HeldFromTheReply, lock::begin, 300, Plan::far);
+    is_caught_in(Mutant::NoEpochCheck, lock::begin, 100, Plan::restarting);
+    is_caught(Mutant::FenceBeginsWithOne, lock::begin_fenced, 50);
+}

@@ -1,0 +1,57 @@
+//! Mutants: each removes one defence, between a machine and its server or in what drives it. A schedule must catch every one.
+
+use kennel::kinds::{Command, Mode, Operation};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// A CAS from before the connection was replaced is still compared.
+    NoEpochCheck,
+    /// A count that timed out is sent again.
+    FailedCountIsSentAgain,
+    /// A count that timed out is acknowledged.
+    FailedCountIsAcknowledged,
+    /// A sum leaves out the slot after the current one.
+    NextSlotIsNotRead,
+    /// A sum leaves out the oldest slot.
+    OldestSlotIsNotRead,
+    /// A slot ends with the window that began when it was created.
+    SlotEndsWithItsWindow,
+    /// The marker of a visitor ends after a second.
+    MarkerEndsEarly,
+    /// A marker is replaced without comparing the CAS.
+    MarkerWithoutCompare,
+    /// A lock is taken by `set`.
+    LockBySet,
+    /// A lock lives for its TTL, of which memcached may take off a second.
+    LockWithoutMargin,
+    /// A lock is renewed without comparing the CAS.
+    RenewalWithoutCompare,
+    /// A lock is deleted without comparing the CAS.
+    ReleaseWithoutCompare,
+    /// Whoever reads a lock takes it for its own.
+    TokenNotCompared,
+    /// A lock counts as held for its TTL from the reply to a renewal on.
+    HeldFromTheReply,
+    /// Fencing numbers begin with 1.
+    FenceBeginsWithOne,
+}
+
+impl Mutant {
+    /// What is sent instead of this command.
+    pub fn change(self, command: &mut Command) {
+        use Mutant as M;
+        match (self, &mut command.operation) {
+            (M::NextSlotIsNotRead, Operation::GetMany(keys)) => drop(keys.pop()),
+            (M::OldestSlotIsNotRead, Operation::GetMany(keys)) => drop(keys.remove(0)),
+            (M::SlotEndsWithItsWindow, Operation::Count { exptime, .. }) => *exptime = 2,
+            (M::MarkerEndsEarly, Operation::Store { exptime, .. }) => *exptime = 1,
+            (M::MarkerWithoutCompare, Operation::Store { cas, .. }) => *cas = None,
+            (M::LockBySet, Operation::Store { mode, .. }) => *mode = Mode::Set,
+            (M::LockWithoutMargin, Operation::Store { exptime, .. }) => *exptime -= 1,
+            (M::RenewalWithoutCompare, Operation::Store { cas, .. })
+            | (M::ReleaseWithoutCompare, Operation::Delete { cas }) => *cas = None,
+            (M::FenceBeginsWithOne, Operation::Count { initial, .. }) => *initial = 1,
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What a schedule is like, drawn from its seed.
+
+use kennel::random::Random;
+
+use super::mutants::Mutant;
+
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub seed: u64,
+    pub mutant: Option<Mutant>,
+    pub sidecars: usize,
+    pub servers: usize,
+    pub clients: usize,
+    pub keys: u64,
+    /// The longest time on the way to a server, in ms; the same back.
+    pub latency: u64,
+    /// The longest pause of a client, in ms.
+    pub pause: u64,
+    /// How long servers stop and connections stall, in ms.
+    pub longest_delay: u64,
+    /// The mean pause between faults, in ms.
+    pub between_faults: u64,
+    /// Of so many replies, one is slower than the timeout; 0: none.
+    pub slow_replies: u64,
+    pub restarts: bool,
+    pub evicts: bool,
+    /// The clocks of two sidecars differ by less than this, in ms.
+    pub spread: u64,
+    /// When the schedule ends, in ms.
+    pub end: u64,
+}
+
+impl Plan {
+    pub fn drawn(seed: u64, mutant: Option<Mutant>) -> Plan {
+        let mut random = Random::seeded(seed ^ 0x006b_696e_6473);
+        let mut one_of = |all: &[u64]| all[random.below(all.len() as u64) as usize];
+        Plan {
+            seed,
+            mutant,
+            sidecars: 2,
+            servers: 2,
+            clients: one_of(&[3, 4, 5, 6]) as usize,
+            keys: one_of(&[1, 2]),
+            latency: one_of(&[2, 10, 50]),
+            pause: one_of(&[5, 50, 400]),
+            longest_delay: one_of(&[400, 1_500, 4_000]),
+            between_faults: one_of(&[200, 1_000, 4_000]),
+            slow_replies: one_of(&[0, 20, 100]),
+            restarts: one_of(&[0, 1]) == 1,
+            evicts: one_of(&[0, 1]) == 1,
+            spread: one_of(&[1, 300, 900]),
+            end: 20_000,
+        }
+    }
+
+    /// Servers that restart all the time.
+    pub fn restarting(self) -> Plan {
+        Plan { restarts: true, evicts: false, between_faults: 150, latency: 2, pause: 50, ..self }
+    }
+
+    /// Servers that are far away, and connections that stall.
+    pub fn far(self) -> Plan {
+        let plan = Plan { restarts: false, evicts: false, between_faults: 300, latency: 140, ..self };
+        Plan { longest_delay: 4_000, pause: 50, ..plan }
+    }
+
+    pub fn is(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+}
