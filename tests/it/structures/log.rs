@@ -9,6 +9,7 @@ use kennel::clock::unix_ms;
 use super::{fleet, rule, store, text};
 use crate::binary::packet::*;
 use crate::client::Client;
+use crate::gate::gated_fleet;
 use crate::world::eventually;
 
 const ONLY: &str = "a log has only the commands append, get, get KEY@CURSOR, get KEY@FROM-TO";
@@ -189,13 +190,16 @@ fn commands_that_a_log_does_not_have_are_refused_with_those_that_it_has() {
 #[test]
 fn a_late_writer_is_seen_exactly_once_or_told_that_it_is_too_late() {
     const WRITERS: usize = 4;
-    let (_servers, [a, b]) = fleet(&[rule("events", "log:*", "log", "window = \"60s\"\nslot = \"1s\"")]);
+    let (_servers, gate, [a, b]) =
+        gated_fleet(&[rule("events", "log:*", "log", "window = \"60s\"\nslot = \"1s\"")]);
     let over = AtomicUsize::new(0);
+    // How much was acknowledged through the gate.
+    let written = AtomicUsize::new(0);
     let slot = || unix_ms() / 1000;
     let (acknowledged, seen) = thread::scope(|scope| {
         let writer = |number: usize| {
-            let mut client = if number == 0 { a.client() } else { b.client() };
-            let over = &over;
+            let mut client = if number == 0 { b.client() } else { a.client() };
+            let (over, written) = (&over, &written);
             scope.spawn(move || {
                 let (mut acknowledged, mut refused) = (Vec::new(), HashSet::new());
                 for n in 0.. {
@@ -204,7 +208,10 @@ fn a_late_writer_is_seen_exactly_once_or_told_that_it_is_too_late() {
                     }
                     let entry = format!("{number} {n}");
                     match store(&mut client, "append log:1 0 0", &format!("{entry}\n")).as_str() {
-                        "STORED" => acknowledged.push(entry),
+                        "STORED" => {
+                            written.fetch_add(number, Ordering::SeqCst);
+                            acknowledged.push(entry);
+                        }
                         reply => drop(refused.insert(reply.to_owned())),
                     }
                 }
@@ -213,7 +220,7 @@ fn a_late_writer_is_seen_exactly_once_or_told_that_it_is_too_late() {
         };
         let writers: Vec<_> = (0..WRITERS).map(writer).collect();
         let tail = scope.spawn(|| {
-            let (mut client, mut cursor, mut all) = (a.client(), "0".to_owned(), Vec::new());
+            let (mut client, mut cursor, mut all) = (b.client(), "0".to_owned(), Vec::new());
             loop {
                 let is_over = over.load(Ordering::SeqCst) == 2;
                 let (next, entries) = tail(&mut client, "log:1", &cursor);
@@ -225,11 +232,14 @@ fn a_late_writer_is_seen_exactly_once_or_told_that_it_is_too_late() {
             }
         });
         for slots in [1, 1, 2] {
-            b.signal("STOP");
-            let stopped = slot();
-            eventually("slots are over", || slot() >= stopped + slots);
-            b.signal("CONT");
-            assert_eq!(b.client().execute("mn"), "MN");
+            // The entries have their slots, and do not reach the server.
+            gate.hold("ms log:1");
+            gate.until_held();
+            let held = slot();
+            written.store(0, Ordering::SeqCst);
+            eventually("slots are over", || slot() >= held + slots);
+            gate.release();
+            eventually("the writers go on", || written.load(Ordering::SeqCst) > 0);
         }
         over.store(1, Ordering::SeqCst);
         let acknowledged: Vec<(Vec<String>, HashSet<String>)> =
@@ -237,14 +247,15 @@ fn a_late_writer_is_seen_exactly_once_or_told_that_it_is_too_late() {
         over.store(2, Ordering::SeqCst);
         (acknowledged, tail.join().expect("a tail"))
     });
+    let late = "SERVER_ERROR server timed out";
+    assert!(acknowledged.iter().any(|(_, refused)| refused.contains(late)), "two slots are too late");
     let mut once = HashSet::new();
     for entry in &seen {
         assert!(once.insert(entry), "{entry} is seen twice");
     }
     for (number, (acknowledged, refused)) in acknowledged.iter().enumerate() {
         let full = "SERVER_ERROR the slot of the log is full until the next one begins";
-        let is_expected = |reply: &String| reply == full || reply == "SERVER_ERROR server timed out";
-        assert!(refused.iter().all(is_expected), "{refused:?}");
+        assert!(refused.iter().all(|reply| reply == full || reply == late), "{refused:?}");
         let all: HashSet<_> = acknowledged.iter().collect();
         let of_writer = seen.iter().filter(|entry| entry.starts_with(&format!("{number} ")));
         let known: Vec<_> = of_writer.filter(|entry| all.contains(entry)).collect();
