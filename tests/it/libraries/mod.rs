@@ -271,7 +271,7 @@ impl Library {
     }
 }
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
@@ -285,13 +285,13 @@ fn unpacked_or_debians(path: &str) -> PathBuf {
     if unpacked.exists() { unpacked } else { PathBuf::from(path) }
 }
 
-fn python() -> Command {
+pub(crate) fn python() -> Command {
     let venv = root().join("target/venv/bin/python");
     let found = if venv.exists() { venv } else { PathBuf::from("python3") };
     Command::new(std::env::var_os("KENNEL_TEST_PYTHON").map_or(found, PathBuf::from))
 }
 
-fn php() -> Command {
+pub(crate) fn php() -> Command {
     Command::new("php")
 }
 
@@ -299,7 +299,7 @@ fn perl() -> Command {
     Command::new("perl")
 }
 
-fn ruby() -> Command {
+pub(crate) fn ruby() -> Command {
     let mut command = Command::new("ruby");
     let gems = unpacked_or_debians("/usr/share/rubygems-integration/all/gems");
     let gems = std::fs::read_dir(gems).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -311,7 +311,7 @@ fn ruby() -> Command {
     command
 }
 
-fn go() -> Command {
+pub(crate) fn go() -> Command {
     let mut command = Command::new("go");
     command.arg("run").env("GO111MODULE", "off").env("GOPATH", unpacked_or_debians("/usr/share/gocode"));
     // Nothing is downloaded: it is Debian's source, and Go's standard library.
@@ -319,7 +319,7 @@ fn go() -> Command {
     command
 }
 
-fn node() -> Command {
+pub(crate) fn node() -> Command {
     let mut command = Command::new("node");
     command.env("NODE_PATH", root().join("target/node/node_modules"));
     command

@@ -1,6 +1,7 @@
 //! Keys with a kind, through two sidecars with real servers: one file per kind, and what all kinds have in common.
 
 mod binary;
+mod clients;
 mod common;
 mod counter;
 mod lock;

@@ -1,0 +1,102 @@
+//! Unmodified client libraries use every kind through two sidecars. The scripts are in `clients/`, and docs/structures.md shows their
+//! examples.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::{fleet, rule};
+use crate::libraries::{go, node, php, python, root, ruby};
+
+/// Runs a script, which must report each kind.
+fn must_work(script: &str, mut runtime: Command, more: &[&str]) {
+    let (_servers, [a, b]) = fleet(&[
+        rule("hits", "hits:*", "counter", ""),
+        rule("rate", "rate:*", "window", "window = \"1h\""),
+        rule("online", "online:*", "window", "window = \"1h\"\nunique = true"),
+        rule("events", "log:*", "log", "window = \"10d\"\nslot = \"1d\""),
+        rule("locks", "lock:*", "lock", ""),
+    ]);
+    let (address, port, other_port) = (a.address(), a.address().port(), b.address().port());
+    runtime.arg(here().join(script)).arg(address.ip().to_string());
+    runtime.args([port, other_port].map(|port| port.to_string())).args(more);
+    let output =
+        runtime.output().unwrap_or_else(|e| panic!("run {script}: {e}; scripts/test installs what it needs"));
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{script}: {}\n{stdout}\n{stderr}", output.status);
+    assert_eq!(stdout, "OK counter\nOK window\nOK unique window\nOK log\nOK lock\n", "{script}\n{stderr}");
+}
+
+fn here() -> PathBuf {
+    root().join("tests/it/structures/clients")
+}
+
+#[test]
+fn pymemcache_uses_every_kind() {
+    must_work("pymemcache_kinds.py", python(), &[]);
+}
+
+#[test]
+fn pylibmc_uses_every_kind() {
+    must_work("pylibmc_kinds.py", python(), &[]);
+}
+
+#[test]
+fn php_memcached_uses_every_kind() {
+    must_work("php_memcached_kinds.php", php(), &[]);
+}
+
+#[test]
+fn dalli_uses_every_kind() {
+    must_work("dalli_kinds.rb", ruby(), &["meta"]);
+    must_work("dalli_kinds.rb", ruby(), &["binary"]);
+}
+
+#[test]
+fn node_memcached_uses_every_kind() {
+    must_work("node_memcached_kinds.js", node(), &[]);
+}
+
+#[test]
+fn gomemcache_uses_every_kind() {
+    must_work("gomemcache_kinds.go", go(), &[]);
+}
+
+/// The lines between "example: KIND" and "end" in a comment, for each kind.
+fn examples(script: &str) -> Vec<(String, String)> {
+    let mut examples = Vec::new();
+    let mut current: Option<(String, String)> = None;
+    for line in script.lines() {
+        let comment = line.trim_start_matches(['#', '/', ' ']);
+        if let Some(kind) = comment.strip_prefix("example: ") {
+            current = Some((kind.to_owned(), String::new()));
+        } else if comment == "end" {
+            examples.extend(current.take());
+        } else if let Some((_, text)) = &mut current {
+            *text += &format!("{line}\n");
+        }
+    }
+    examples
+}
+
+#[test]
+fn the_examples_of_the_page_are_those_of_the_programs_that_run() {
+    let page = fs::read_to_string(root().join("docs/structures.md")).expect("the page");
+    for (script, language) in [("pymemcache_kinds.py", "python"), ("php_memcached_kinds.php", "php")] {
+        let text = fs::read_to_string(here().join(script)).expect("the script");
+        let examples = examples(&text);
+        assert_eq!(examples.len(), 5, "{script}");
+        for (kind, example) in examples {
+            let block = format!("```{language}\n{example}```\n");
+            assert!(page.contains(&block), "docs/structures.md does not show {kind} of {script}");
+        }
+        assert_eq!(page.matches(&format!("```{language}\n")).count(), 5, "blocks that are no example");
+    }
+    for script in fs::read_dir(here()).expect("the scripts") {
+        let name = script.expect("a script").file_name().into_string().expect("UTF-8");
+        assert!(
+            page.contains(&format!("tests/it/structures/clients/{name}")),
+            "the page does not name {name}"
+        );
+    }
+}

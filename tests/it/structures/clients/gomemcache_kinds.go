@@ -1,0 +1,92 @@
+// What users of gomemcache do with structures, through the sidecars at HOST and two PORTs. Prints a line "OK KIND" per kind. The
+// first thing that is not as docs/structures.md says ends the run with a message and exit code 1.
+package main
+
+import (
+	"fmt"
+	"os"
+	"reflect"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+)
+
+func same(got, expected interface{}) {
+	if !reflect.DeepEqual(got, expected) {
+		fmt.Fprintf(os.Stderr, "got %.200s, expected %.200s\n%s", fmt.Sprintf("%#v", got), fmt.Sprintf("%#v", expected), debug.Stack())
+		os.Exit(1)
+	}
+}
+
+func done(what string) { fmt.Println("OK " + what) }
+
+// The value, or the error.
+func got(client *memcache.Client, key string) interface{} {
+	item, err := client.Get(key)
+	if err != nil {
+		return err
+	}
+	return string(item.Value)
+}
+
+func count(n uint64, err error) interface{} {
+	if err != nil {
+		return err
+	}
+	return n
+}
+
+func item(key, value string) *memcache.Item {
+	return &memcache.Item{Key: key, Value: []byte(value)}
+}
+
+func lock(owner string) *memcache.Item {
+	return &memcache.Item{Key: "lock:report", Value: []byte(owner), Expiration: 30}
+}
+
+func main() {
+	connect := func(port string) *memcache.Client {
+		client := memcache.New(os.Args[1] + ":" + port)
+		client.Timeout = 10 * time.Second
+		// One connection, so that a lock is deleted on the connection that has taken it.
+		client.MaxIdleConns = 1
+		return client
+	}
+	client, other := connect(os.Args[2]), connect(os.Args[3])
+
+	same(count(client.Increment("hits:page:7", 1)), uint64(1))
+	same(count(other.Increment("hits:page:7", 2)), uint64(3))
+	same(got(client, "hits:page:7"), "3")
+	same(client.Set(item("hits:page:7", "40")), nil)
+	same(count(other.Decrement("hits:page:7", 1)), uint64(39))
+	done("counter")
+
+	same(count(client.Increment("rate:192.0.2.7", 1)), uint64(1))
+	same(count(other.Increment("rate:192.0.2.7", 1)), uint64(2))
+	same(got(client, "rate:192.0.2.7"), "2")
+	done("window")
+
+	same(client.Add(item("online:blog:ann", "")), nil)
+	same(other.Add(item("online:blog:ann", "")), memcache.ErrNotStored)
+	same(other.Add(item("online:blog:bob", "")), nil)
+	same(got(client, "online:blog"), "2")
+	done("unique window")
+
+	same(client.Append(item("log:orders", "order 17 paid\n")), nil)
+	same(other.Append(item("log:orders", "order 18 paid\n")), nil)
+	answer := strings.SplitN(got(client, "log:orders@0").(string), "\n", 2)
+	same(answer[1], "order 17 paid\norder 18 paid\n")
+	same(got(other, "log:orders@"+answer[0]).(string)[len(answer[0]):], "\n")
+	done("log")
+
+	same(client.Add(lock("host-1")), nil)
+	same(other.Add(lock("host-2")), memcache.ErrNotStored)
+	same(got(other, "lock:report"), "host-1")
+	same(other.Delete("lock:report"), memcache.ErrCacheMiss)
+	same(client.Delete("lock:report"), nil)
+	same(other.Add(lock("host-2")), nil)
+	same(other.Delete("lock:report"), nil)
+	done("lock")
+}
