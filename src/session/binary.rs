@@ -69,8 +69,8 @@ impl<S> Session<'_, S> {
                     return Progress::Blocked;
                 }
                 let Request { head, command } = request;
-                let is_quiet_get = matches!(command, Command::Get { key, exptime: None } if is_text_key(key))
-                    && head.opcode.is_quiet();
+                let is_quiet_get = head.opcode.is_quiet()
+                    && matches!(command, Command::Get { key, exptime: None } if is_text_key(key));
                 if is_quiet_get {
                     return self.begin_sequence(&limits);
                 }

@@ -11,7 +11,8 @@ const FLAGS: usize = 4;
 #[derive(Debug, Clone, Copy)]
 struct Parts<'a> {
     status: Status,
-    extras: &'a [u8],
+    /// The value's flags, if it has any.
+    flags: Option<u32>,
     key: &'a [u8],
     /// The length of what follows the key.
     length: usize,
@@ -20,21 +21,32 @@ struct Parts<'a> {
 
 /// Appends everything but the value.
 fn put(head: Head, parts: Parts<'_>, out: &mut BytesMut) {
-    let Parts { status, extras, key, length, cas } = parts;
+    let Parts { status, flags, key, length, cas } = parts;
+    let extras = if flags.is_some() { FLAGS } else { 0 };
     let mut header = [0; HEADER];
     header[0] = REPLY;
     header[1] = head.opcode.0;
     // A key has at most 250 bytes, and so have the names of statistics.
     header[2..4].copy_from_slice(&(key.len() as u16).to_be_bytes());
-    header[4] = extras.len() as u8;
+    header[4] = extras as u8;
     header[6..8].copy_from_slice(&status.number().to_be_bytes());
-    header[8..12].copy_from_slice(&((extras.len() + key.len() + length) as u32).to_be_bytes());
+    header[8..12].copy_from_slice(&((extras + key.len() + length) as u32).to_be_bytes());
     header[12..16].copy_from_slice(&head.opaque);
     header[16..24].copy_from_slice(&cas.to_be_bytes());
-    out.reserve(HEADER + extras.len() + key.len() + length.min(1024));
-    out.extend_from_slice(&header);
-    out.extend_from_slice(extras);
-    out.extend_from_slice(key);
+    out.reserve(HEADER + extras + key.len() + length.min(1024));
+    match flags {
+        Some(flags) => {
+            // One copy of a known length is cheaper than two appends.
+            let mut header_and_flags = [0; HEADER + FLAGS];
+            header_and_flags[..HEADER].copy_from_slice(&header);
+            header_and_flags[HEADER..].copy_from_slice(&flags.to_be_bytes());
+            out.extend_from_slice(&header_and_flags);
+        }
+        None => out.extend_from_slice(&header),
+    }
+    if !key.is_empty() {
+        out.extend_from_slice(key);
+    }
 }
 
 /// Appends an error with memcached's text.
@@ -44,14 +56,14 @@ pub fn put_error(head: Head, status: Status, out: &mut BytesMut) {
 
 /// Appends a reply whose value is this text.
 pub fn put_text(head: Head, status: Status, text: &[u8], out: &mut BytesMut) {
-    put(head, Parts { status, extras: &[], key: &[], length: text.len(), cas: 0 }, out);
+    put(head, Parts { status, flags: None, key: &[], length: text.len(), cas: 0 }, out);
     out.extend_from_slice(text);
 }
 
 /// Appends a success without a value, unless the command is quiet.
 pub fn put_done(head: Head, cas: u64, out: &mut BytesMut) {
     if !head.opcode.is_quiet() {
-        put(head, Parts { status: Status::Success, extras: &[], key: &[], length: 0, cas }, out);
+        put(head, Parts { status: Status::Success, flags: None, key: &[], length: 0, cas }, out);
     }
 }
 
@@ -59,16 +71,15 @@ pub fn put_done(head: Head, cas: u64, out: &mut BytesMut) {
 pub fn put_number(head: Head, number: u64, cas: u64, out: &mut BytesMut) {
     if !head.opcode.is_quiet() {
         let number = number.to_be_bytes();
-        put(head, Parts { status: Status::Success, extras: &[], key: &[], length: number.len(), cas }, out);
+        put(head, Parts { status: Status::Success, flags: None, key: &[], length: number.len(), cas }, out);
         out.extend_from_slice(&number);
     }
 }
 
 /// Appends a hit without its value, which has `length` bytes and must follow. For `touch` the length is 0.
 pub fn put_hit(head: Head, key: &[u8], flags: u32, cas: u64, length: usize, out: &mut BytesMut) {
-    let extras: [u8; FLAGS] = flags.to_be_bytes();
     let key = if with_key(head) { key } else { &[] };
-    put(head, Parts { status: Status::Success, extras: &extras, key, length, cas }, out);
+    put(head, Parts { status: Status::Success, flags: Some(flags), key, length, cas }, out);
 }
 
 /// Appends a miss, unless the command is quiet.
@@ -76,7 +87,7 @@ pub fn put_miss(head: Head, key: &[u8], out: &mut BytesMut) {
     let status = Status::NotFound;
     match with_key(head) {
         _ if head.opcode.is_quiet() => {}
-        true => put(head, Parts { status, extras: &[], key, length: 0, cas: 0 }, out),
+        true => put(head, Parts { status, flags: None, key, length: 0, cas: 0 }, out),
         false => put_error(head, status, out),
     }
 }
@@ -149,6 +160,6 @@ fn put_statistics(head: Head, text: &[u8], out: &mut BytesMut) {
 
 /// Appends one statistic. The one without a name ends the reply.
 pub fn put_statistic(head: Head, name: &[u8], value: &[u8], out: &mut BytesMut) {
-    put(head, Parts { status: Status::Success, extras: &[], key: name, length: value.len(), cas: 0 }, out);
+    put(head, Parts { status: Status::Success, flags: None, key: name, length: value.len(), cas: 0 }, out);
     out.extend_from_slice(value);
 }
