@@ -19,7 +19,7 @@ use crate::handshake::Requirements;
 use crate::hot::HotReport;
 use crate::listener::ListenAddress;
 use crate::proxy::Explanation;
-use crate::trace::{Filter, Taps, Watcher};
+use crate::trace::{Filter, Names, Taps, Watcher};
 
 struct Fixed(Arc<Taps>);
 
@@ -51,6 +51,10 @@ impl View for Fixed {
 
     fn explain(&self, _: Vec<u8>) -> Pin<Box<dyn Future<Output = Result<Explanation, NotExplained>> + Send>> {
         Box::pin(async { Err(NotExplained::Busy) })
+    }
+
+    fn names(&self) -> Names {
+        Names { rules: vec!["pages".into()], servers: Vec::new() }
     }
 
     fn watch(&self, filter: Filter) -> Option<Watcher> {

@@ -10,7 +10,7 @@ use super::slabs::Slabs;
 use crate::hot::{HotReport, Measure};
 use crate::metrics::DiscoveredPool;
 use crate::proxy::Explanation;
-use crate::trace::{Filter, Glob, Watcher};
+use crate::trace::{Filter, Glob, Names, Watcher};
 
 /// The source of the admin server's replies. Each method is called for every request, on the thread that serves it, and must not
 /// block.
@@ -26,6 +26,8 @@ pub trait View: Send + Sync + 'static {
         &self,
         key: Vec<u8>,
     ) -> Pin<Box<dyn Future<Output = Result<Explanation, NotExplained>> + Send>>;
+    /// The names of the rules and servers in force.
+    fn names(&self) -> Names;
     /// Begins to watch what happens to keys. `None`: too many watch already.
     fn watch(&self, filter: Filter) -> Option<Watcher>;
     /// The hottest keys, and the names of the rules.

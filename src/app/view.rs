@@ -25,7 +25,7 @@ use crate::log::{self, RecentError};
 use crate::metrics::{DiscoveredEntry, Metrics};
 use crate::monitor::Status;
 use crate::proxy::{Explanation, KeyHasher, LeaseTable, ObserverSettings};
-use crate::trace::{Filter, Taps, Watcher};
+use crate::trace::{Filter, Names, Taps, Watcher};
 use crate::upstream::pool::SharedPool;
 use crate::upstream::server::Server;
 
@@ -267,6 +267,15 @@ impl admin::View for AdminView {
         key: Vec<u8>,
     ) -> Pin<Box<dyn Future<Output = Result<Explanation, NotExplained>> + Send>> {
         Box::pin(self.asks.explain(key))
+    }
+
+    fn names(&self) -> Names {
+        let shown = self.shown();
+        let of_pool = |pool: &Arc<SharedPool>| {
+            let name = |server: &Arc<Server>| (pool.name.clone(), server.label().to_owned());
+            pool.all_servers().map(name).collect::<Vec<_>>()
+        };
+        Names { rules: shown.observed.rules.clone(), servers: shown.pools.iter().flat_map(of_pool).collect() }
     }
 
     fn watch(&self, filter: Filter) -> Option<Watcher> {

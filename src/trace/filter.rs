@@ -1,5 +1,6 @@
 //! Which events a watcher wants.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::event::Sighting;
@@ -27,7 +28,66 @@ pub struct Filter {
     pub sample: Option<(u32, u32)>,
 }
 
+/// The most names that an error lists.
+const MAX_LISTED: usize = 16;
+
+/// The names that conditions may have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Names {
+    /// Those of the rules, without `none`.
+    pub rules: Vec<Arc<str>>,
+    /// Those of the servers, each with its pool.
+    pub servers: Vec<(String, String)>,
+}
+
+impl Names {
+    /// Whether this is the name of a rule, or `none`.
+    ///
+    /// # Errors
+    /// It is not: a text that completes a sentence which begins with the name.
+    pub fn check_rule(&self, rule: &str) -> Result<(), String> {
+        if rule == "none" || self.rules.iter().any(|known| **known == *rule) {
+            return Ok(());
+        }
+        let rules = self.rules.iter().map(|rule| &**rule).chain(["none"]);
+        Err(format!("is no rule: use {}", listed(rules)))
+    }
+
+    fn check_server(&self, name: &str) -> Result<(), String> {
+        let is_named = |(pool, server): &(String, String)| {
+            server == name || name.split_once('/').is_some_and(|(of, rest)| of == pool && rest == server)
+        };
+        if self.servers.iter().any(is_named) {
+            return Ok(());
+        }
+        let servers = self.servers.iter().map(|(_, server)| &**server);
+        Err(format!("is no server: use {}, or pool/name", listed(servers)))
+    }
+}
+
+/// The names with commas between them, and how many are left out.
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    let more = match names.len().saturating_sub(MAX_LISTED) {
+        0 => String::new(),
+        more => format!(" or {more} more"),
+    };
+    names[..names.len().min(MAX_LISTED)].join(", ") + &more
+}
+
 impl Filter {
+    /// Whether there are such rules and servers as it names.
+    ///
+    /// # Errors
+    /// One does not exist: a sentence that names it.
+    pub fn check(&self, names: &Names) -> Result<(), String> {
+        let rules = self.rules.iter().map(|rule| (rule, "rule", names.check_rule(rule)));
+        let servers = self.servers.iter().map(|server| (server, "server", names.check_server(server)));
+        rules.chain(servers).try_for_each(|(name, condition, result)| {
+            result.map_err(|why| format!("{condition}={} {why}", shown_key(name.as_bytes())))
+        })
+    }
+
     /// Sets one condition by its name in a query or on the command line. A later value of the same name replaces the earlier one.
     ///
     /// # Errors
@@ -170,6 +230,29 @@ mod tests {
         }
         let near = Sighting { server: None, ..seen };
         assert!(!filter(&[("server", "10.0.0.1:11211")]).unwrap().matches(&near));
+    }
+
+    #[test]
+    fn a_rule_or_server_that_does_not_exist_is_named_with_those_that_do() {
+        let names = Names {
+            rules: vec!["pages".into(), "raw".into()],
+            servers: vec![("main".into(), "unix:/a/b".into()), ("other".into(), "c:1".into())],
+        };
+        for right in ["pages", "raw,none", "none"] {
+            assert_eq!(filter(&[("rule", right)]).unwrap().check(&names), Ok(()));
+        }
+        for right in ["unix:/a/b", "main/unix:/a/b,c:1"] {
+            assert_eq!(filter(&[("server", right)]).unwrap().check(&names), Ok(()));
+        }
+        let error = |name, value| filter(&[(name, value)]).unwrap().check(&names).unwrap_err();
+        assert_eq!(error("rule", "pages,page"), "rule=page is no rule: use pages, raw, none");
+        assert_eq!(
+            error("server", "main/c:1"),
+            "server=main/c:1 is no server: use unix:/a/b, c:1, or pool/name"
+        );
+        let many = Names { rules: (0..MAX_LISTED + 3).map(|n| n.to_string().into()).collect(), ..names };
+        let error = many.check_rule("x").unwrap_err();
+        assert!(error.ends_with(", 14, 15 or 4 more"), "{error}");
     }
 
     #[test]

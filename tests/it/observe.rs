@@ -164,6 +164,106 @@ fn a_trace_shows_each_event_with_its_client_server_and_letter_and_a_reload_does_
     eventually("nobody watches", || watchers(&sidecar) == 0.0);
 }
 
+/// What a command prints to stderr, which fails.
+fn refused(arguments: &[&str], sidecar: &Kennel) -> String {
+    let admin = sidecar.admin().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kennel"));
+    let output = command.args(arguments).args(["--admin", &admin]).output().expect("run kennel");
+    assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stderr).expect("UTF-8")
+}
+
+#[test]
+fn each_condition_selects_what_it_says_for_several_watchers_at_a_time_and_unknown_names_are_refused() {
+    let servers = memcacheds(3);
+    let rules = [guarded("pages", "page:*", "stale_for = \"60s\"\ncold_wait = \"2s\""), raw("raw", "raw:*")];
+    let sidecar = Kennel::start(&without_failover(&sidecar_toml(&addresses(&servers), &rules)));
+    let address = servers[0].address();
+    let of_server = Tool::trace(&["--json", "--server", &address, "--outcome", "stored"], &sidecar);
+    let of_pool =
+        Tool::trace(&["--json", "--server", &format!("main/{address}"), "--outcome", "stored"], &sidecar);
+    let of_no_rule = Tool::trace(&["--json", "--rule", "none"], &sidecar);
+    let slow = Tool::trace(&["--json", "--slower", "100ms"], &sidecar);
+    let sample = Tool::trace(&["--json", "--key", "raw:sampled", "--sample", "1/10"], &sidecar);
+    let mut client = sidecar.client();
+    for n in 0..30 {
+        client.store(&format!("raw:{n}"), b"v", 0);
+    }
+    let on_first: Vec<String> =
+        (0..30).map(|n| format!("raw:{n}")).filter(|key| direct(&servers[0]).ttl(key).is_some()).collect();
+    assert!(!on_first.is_empty() && on_first.len() < 30);
+    for key in &on_first {
+        assert_eq!([of_server.json(), of_pool.json()].map(|event| event["key"].clone()), [key.as_str(); 2]);
+    }
+    assert_eq!(client.get("other:1"), None);
+    assert_eq!(short(&of_no_rule.json()), words("get", "other:1", "miss", "M"));
+    // Slow is who waits for another client's build.
+    assert_eq!(client.get("page:1"), None);
+    let mut waits = sidecar.client();
+    waits.send(b"get page:1\r\n");
+    eventually("it waits", || sidecar.metrics().sum("kennel_waiters", &[]) == 1.0);
+    let waited = Instant::now();
+    eventually("a build takes a while", || waited.elapsed() > Duration::from_millis(150));
+    client.store("page:1", b"v", 30);
+    assert_eq!(waits.only_value("page:1").as_deref(), Some(&b"v"[..]));
+    let event = slow.json();
+    assert_eq!(short(&event), words("get", "page:1", "hit", "H"));
+    assert!(event["us"].as_u64() >= Some(150_000), "{event}");
+    // Of 2,000, a tenth: 10 standard deviations are 134.
+    let gets = b"get raw:sampled\r\n".repeat(1000);
+    for _ in 0..2 {
+        client.send(&gets);
+        (0..1000).for_each(|_| client.expect(b"END\r\n"));
+    }
+    client.store("raw:sampled", b"v", 0);
+    let sampled = || sidecar.metrics().sum("kennel_trace_events_total", &[]);
+    assert!((66.0..=334.0).contains(&(sampled() - 2.0 * on_first.len() as f64 - 2.0)), "{}", sampled());
+    let (status, lines) = sample.end("INT");
+    assert!(status && lines.iter().all(|line| line.contains("\"key\":\"raw:sampled\"")));
+    for (arguments, expected) in [
+        (&["trace", "--rule", "pages,page"][..], "rule=page is no rule: use pages, raw, none"),
+        (&["trace", "--server", "10.0.0.1:1"], "server=10.0.0.1:1 is no server: use 127.0.0.1:"),
+        (&["top", "--rule", "page"], "rule=page is no rule: use pages, raw, none"),
+        (&["top", "--key", "a\\"], "must not end with a single"),
+        (&["top", "--by", "size"], "--by=size must be one of requests, bytes, misses, rebuild"),
+    ] {
+        let error = refused(arguments, &sidecar);
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn an_early_refresh_has_its_letter_and_so_has_what_happens_on_a_standby_server() {
+    let mut servers = memcacheds(3);
+    let rules = [guarded("pages", "page:*", "stale_for = \"60s\"")];
+    let short_times = "[pools.main]\nwindow = \"500ms\"\nfail_after = \"500ms\"\n";
+    let toml = sidecar_toml(&addresses(&servers), &rules).replace("[pools.main]\n", short_times);
+    let sidecar = Kennel::start(&toml);
+    let mut client = sidecar.client();
+    let fill = |client: &mut Client| {
+        assert_eq!(client.get("page:1"), None);
+        client.store("page:1", b"v", 20);
+    };
+    fill(&mut client);
+    let away = (0..3).find(|n| direct(&servers[*n]).ttl("page:1").is_some()).expect("a server has it");
+    let trace = Tool::trace(&["--json", "--key", "page:1"], &sidecar);
+    client.send(b"mg page:1 v R600\r\n");
+    assert!(client.line().contains(" W"));
+    client.expect(b"v\r\n");
+    client.store("page:1", b"v", 20);
+    assert_eq!(short(&trace.json()), words("mg", "page:1", "miss_won", "EL"));
+    assert_eq!(short(&trace.json()), words("set", "page:1", "stored", "WU"));
+    servers[away].kill();
+    within(Duration::from_secs(30), "its keys have moved", || {
+        sidecar.metrics().sum("kennel_failover_place", &[]) == 1.0
+    });
+    fill(&mut client);
+    assert!(client.get("page:1").is_some());
+    for letters in ["FML", "FWU", "FH"] {
+        assert_eq!(trace.json()["letters"], letters);
+    }
+}
+
 #[test]
 fn letters_are_one_line_a_key_and_conditions_select() {
     let (_servers, sidecar) = one_server(&[guarded("pages", "page:*", ""), raw("raw", "raw:*")]);

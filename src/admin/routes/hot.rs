@@ -12,7 +12,7 @@ use crate::admin::replies::{JSON, TEXT, reply};
 use crate::admin::shown::{ShownKey, json};
 use crate::admin::view::{HotQuery, View};
 use crate::hot::{COUNTERS, HALF_LIFE, HotReport, MAX_KEYS, Measure, Rate};
-use crate::trace::Glob;
+use crate::trace::{Glob, shown_key};
 
 pub(super) const ROUTE: Route =
     Route { path: "/hot", verb: Verb::Get, needs: Needs::Keys(Feature::Hot), reply: hot };
@@ -96,6 +96,9 @@ fn rounded(number: f64) -> f64 {
 /// The query has a mistake: a sentence.
 fn page(query: &str, view: &dyn View) -> Result<Vec<u8>, String> {
     let wanted = parse(query)?;
+    if let Some(rule) = &wanted.rule {
+        view.names().check_rule(rule).map_err(|why| format!("rule={} {why}", shown_key(rule.as_bytes())))?;
+    }
     let (HotReport { seconds, counted_one_of, keys }, rules) = view.hot(&wanted);
     let row = |key: &crate::hot::HotKey| {
         let rate = |measure: Measure| RateJson::of(key.rates[measure as usize]);

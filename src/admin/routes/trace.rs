@@ -23,7 +23,7 @@ use crate::admin::replies::{TEXT, reply};
 use crate::admin::shown::{ShownKey, json};
 use crate::admin::view::View;
 use crate::clock::utc;
-use crate::trace::{Event, Filter, MAX_WATCHERS, Watcher};
+use crate::trace::{Event, Filter, MAX_WATCHERS, Names, Watcher};
 
 pub(super) const ROUTE: Route =
     Route { path: "/trace", verb: Verb::Stream, needs: Needs::Keys(Feature::Trace), reply: trace };
@@ -77,7 +77,8 @@ impl EventStream {
     /// # Errors
     /// The query has a mistake, or there are too many watchers.
     fn new(query: &str, view: &dyn View, activity: Activity) -> Result<EventStream, (StatusCode, String)> {
-        let filter = filter(query).map_err(|why| (StatusCode::BAD_REQUEST, format!("{why}\n")))?;
+        let filter =
+            filter(query, &view.names()).map_err(|why| (StatusCode::BAD_REQUEST, format!("{why}\n")))?;
         let watcher = view.watch(filter).ok_or_else(|| {
             let why = format!("{MAX_WATCHERS} watch already, which is the most at a time: end one of them\n");
             (StatusCode::SERVICE_UNAVAILABLE, why)
@@ -145,8 +146,10 @@ impl<'a> EventJson<'a> {
     }
 }
 
-fn filter(query: &str) -> Result<Filter, String> {
+/// The conditions of a query. Names that do not exist are refused: nothing would ever be shown, as if nothing happened.
+fn filter(query: &str, names: &Names) -> Result<Filter, String> {
     let mut filter = Filter::default();
     parameters(query)?.iter().try_for_each(|(name, value)| filter.set(name, value))?;
+    filter.check(names)?;
     Ok(filter)
 }
