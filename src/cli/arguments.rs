@@ -241,6 +241,52 @@ mod tests {
         assert!(Arguments::try_parse_from(["kennel", "tag", "bump"]).is_err(), "a name is required");
     }
 
+    /// The words of a command as a shell splits them; `None` if it uses more of the shell than this knows.
+    fn shell_words(command: &str) -> Option<Vec<String>> {
+        let (mut words, mut word, mut is_quoted) = (Vec::new(), String::new(), false);
+        for c in command.chars().chain([' ']) {
+            match c {
+                '\'' => is_quoted = !is_quoted,
+                ' ' if !is_quoted => words.push(std::mem::take(&mut word)),
+                '$' | '"' | '`' | '<' | '>' if !is_quoted => return None,
+                c => word.push(c),
+            }
+        }
+        words.retain(|word| !word.is_empty());
+        (!is_quoted).then_some(words)
+    }
+
+    #[test]
+    fn each_command_on_the_pages_for_operators_is_one_that_is_understood() {
+        let pages = [
+            include_str!("../../docs/operations.md"),
+            include_str!("../../docs/observing.md"),
+            include_str!("../../docs/explain.md"),
+        ];
+        // Lines of code, and code in a text: a line of text has it between backquotes.
+        let commands = pages.iter().flat_map(|page| page.lines()).flat_map(|line| match line.contains('`') {
+            true => line.split('`').skip(1).step_by(2).collect::<Vec<_>>(),
+            false => vec![line.split("  #").next().unwrap_or_default()],
+        });
+        let parts = commands.flat_map(|command| command.split(" | ").flat_map(|part| part.split(" && ")));
+        let mut understood = 0;
+        for command in parts.map(str::trim).filter(|part| part.starts_with("kennel ")) {
+            let Some(words) = shell_words(command) else { continue };
+            // A text may name a command, with a flag, without its arguments.
+            let is_name = words.len() <= 3;
+            if let Err(error) = Arguments::try_parse_from(&words).map(|_| ()) {
+                use clap::error::ErrorKind as E;
+                let is_incomplete = matches!(
+                    error.kind(),
+                    E::MissingRequiredArgument | E::DisplayHelpOnMissingArgumentOrSubcommand
+                );
+                assert!(is_name && is_incomplete, "{command}: {error}");
+            }
+            understood += 1;
+        }
+        assert!(understood > 25, "{understood}");
+    }
+
     #[test]
     fn the_version_names_the_commit() {
         let version = <Arguments as clap::CommandFactory>::command().render_version();

@@ -21,6 +21,7 @@ mod differential;
 mod discovery;
 mod dns;
 mod embedded_is_faithful;
+mod examples;
 mod explain;
 mod explicit_tags;
 mod failover;

@@ -19,7 +19,7 @@ use crate::world::{
 };
 
 /// A `kennel` command that runs until this is dropped, and the lines that it prints.
-struct Tool {
+pub(crate) struct Tool {
     child: Child,
     lines: Receiver<String>,
 }
@@ -37,15 +37,20 @@ impl Tool {
     }
 
     /// A `kennel trace`, once it watches.
-    fn trace(arguments: &[&str], sidecar: &Kennel) -> Tool {
+    pub(crate) fn trace(arguments: &[&str], sidecar: &Kennel) -> Tool {
         let before = watchers(sidecar);
         let tool = Tool::start(&[&["trace"], arguments].concat(), sidecar);
         eventually("it watches", || watchers(sidecar) > before);
         tool
     }
 
-    fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         self.lines.recv_timeout(Duration::from_secs(10)).expect("a line")
+    }
+
+    /// The lines that have come.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
+        self.lines.try_iter()
     }
 
     fn json(&self) -> Value {

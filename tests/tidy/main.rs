@@ -13,7 +13,10 @@ mod queries;
 use circles::circles;
 use code::{Source, everything_rust, paths_from, sources, words_at};
 use files::{read, texts};
-use pages::{LIMITS, dead_links, pages, unknown_names, unshown_limits, wrong_configuration, wrong_limits};
+use pages::{
+    LIMITS, dead_links, pages, unknown_messages, unknown_names, unshown_limits, wrong_configuration,
+    wrong_limits,
+};
 use promises::missing_mechanisms;
 use queries::{Metrics, dashboard, unlisted_alerts, unshown_metrics, wrong_queries};
 
@@ -258,6 +261,11 @@ fn every_alert_is_on_the_operations_page_and_fires_in_a_test() {
     let (rules, tests) =
         (read("deploy/prometheus/kennel.rules.yml"), read("deploy/prometheus/kennel.rules.test.yml"));
     report(unlisted_alerts(&rules, &read("docs/operations.md"), &tests));
+}
+
+#[test]
+fn every_message_on_the_operations_page_is_one_of_the_code() {
+    report(unknown_messages("docs/operations.md", &read("docs/operations.md"), &sources("src")));
 }
 
 #[test]

@@ -337,6 +337,31 @@ fn is_key(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
 }
 
+/// Error lines, and what "the log says", of the tables of a page, that no source has. `…` stands for anything.
+pub(crate) fn unknown_messages(path: &str, page: &str, sources: &[Source]) -> Vec<String> {
+    // A literal may go on in the next line of the source.
+    let plain = |source: &Source| source.text.split("\\\n").map(str::trim_start).collect::<String>();
+    let code: Vec<String> = sources.iter().map(plain).collect();
+    let is_known = |part: &str| code.iter().any(|code| code.contains(part));
+    let mut problems = Vec::new();
+    for (number, line) in (1..).zip(page.lines()).filter(|(_, line)| line.starts_with("| ")) {
+        let cell = line.split(" | ").next().unwrap_or_default();
+        let spans: Vec<&str> = cell.split('`').collect();
+        for pair in spans.chunks_exact(2) {
+            let [before, span] = pair else { continue };
+            let is_error =
+                ["SERVER_ERROR ", "CLIENT_ERROR ", "ERROR "].iter().any(|word| span.starts_with(word));
+            if !is_error && !before.ends_with("the log says ") {
+                continue;
+            }
+            for part in span.split('…').map(str::trim).filter(|part| !part.is_empty() && !is_known(part)) {
+                problems.push(format!("{path}:{number}: no source has the message {part:?}"));
+            }
+        }
+    }
+    problems
+}
+
 mod tests {
     use super::*;
     use crate::tests::only;
@@ -423,5 +448,24 @@ mod tests {
         only(with("### E", "| `other` | | | |\n### E"), ":8: [listen] has no key other");
         only(with("## More", "| `tcp` | | | |\n## More"), ":10: [listen] has no key tcp");
         only(with("listen.name", "listen.names"), ":5: names listen.names, which is no key");
+    }
+
+    #[test]
+    fn a_message_that_no_source_has_is_found() {
+        let text = "line(\"SERVER_ERROR server is \\\n     down\"); warn!(\"lost: a link\")";
+        let source = [Source::new("src/a.rs", text)];
+        let unknown = |page: &str| unknown_messages("p", page, &source);
+        for right in [
+            "| `SERVER_ERROR server is down` | x |",
+            "| the log says `lost: … link` | x |",
+            "| `other` | x |",
+        ] {
+            assert_eq!(unknown(right), Vec::<String>::new(), "{right}");
+        }
+        only(unknown("\n| `SERVER_ERROR server is up` | x |"), "p:2: no source has the message");
+        only(
+            unknown("| x, and the log says `found: … link` | x |"),
+            "p:1: no source has the message \"found:\"",
+        );
     }
 }
