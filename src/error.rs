@@ -29,9 +29,7 @@ impl Failure {
             Failure::Refused => b"SERVER_ERROR server refused\r\n",
             Failure::Overloaded => b"SERVER_ERROR server is overloaded\r\n",
             Failure::NoView => b"SERVER_ERROR the server of this key is being replaced\r\n",
-            Failure::TooLarge => {
-                b"SERVER_ERROR the answer is larger than 1 MiB: read it with a range or a cursor\r\n"
-            }
+            Failure::TooLarge => b"SERVER_ERROR the answer is larger than 1 MiB: ask for a part of it\r\n",
             Failure::Unguarded => {
                 b"SERVER_ERROR server cannot guard keys: run kennel check --connect for the reason\r\n"
             }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::config::units::show_duration;
-use crate::kinds::{Counter, Kind, Lock, Log, Window};
+use crate::kinds::{Counter, Kind, List, Lock, Log, Window};
 
 /// Writes what the settings of a structure mean, on indented lines.
 pub(super) fn write(f: &mut fmt::Formatter<'_>, kind: &Kind) -> fmt::Result {
@@ -12,6 +12,16 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, kind: &Kind) -> fmt::Result {
         Kind::Counter(Counter { ttl }) => {
             writeln!(f, "    incr and decr create a counter that is not there; {}", lives(*ttl))?;
             writeln!(f, "    a count that was acknowledged is kept while its server lives")
+        }
+        Kind::List(List { ttl }) => {
+            writeln!(
+                f,
+                "    append adds and removes elements, get returns them; get KEY@ELEMENT returns whether one is there"
+            )?;
+            match *ttl {
+                Duration::ZERO => writeln!(f, "    it lives until it is deleted"),
+                ttl => writeln!(f, "    it lives for {} after the last append", show_duration(ttl)),
+            }
         }
         Kind::Window(Window { window, slots, smooth, unique }) => {
             let (slot, window) = (show_duration(*window / *slots), show_duration(*window));
@@ -98,6 +108,16 @@ mod tests {
                 "kind = \"counter\"\nttl = \"90s\"",
                 "counter, in pool main\n    incr and decr create a counter that is not there; it lives for 90s\n    \
                  a count that was acknowledged is kept while its server lives\n",
+            ),
+            (
+                "kind = \"list\"",
+                "list, in pool main\n    append adds and removes elements, get returns them; get KEY@ELEMENT returns whether \
+                 one is there\n    it lives until it is deleted\n",
+            ),
+            (
+                "kind = \"list\"\nttl = \"90s\"",
+                "list, in pool main\n    append adds and removes elements, get returns them; get KEY@ELEMENT returns whether \
+                 one is there\n    it lives for 90s after the last append\n",
             ),
             (
                 "kind = \"window\"\nwindow = \"5m\"",

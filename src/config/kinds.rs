@@ -7,7 +7,7 @@ use config::Value;
 use super::file;
 use super::units::show_duration;
 use super::validator::{DAY, KeyPath, SECOND, Validator, boolean, duration, integer, whole_seconds};
-use crate::kinds::{Counter, Kind, Lock, Log, Window};
+use crate::kinds::{Counter, Kind, List, Lock, Log, Window};
 
 /// How long a lock outlives its sidecar by default.
 const LOCK_TTL: Duration = Duration::from_secs(30);
@@ -36,6 +36,7 @@ pub(super) enum KindWord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Structure {
     Counter,
+    List,
     Lock,
     Log,
     Window,
@@ -44,16 +45,18 @@ pub(super) enum Structure {
 use KindWord::{Guarded, Raw};
 
 /// The words for them.
-pub(super) const WORDS: [(&str, KindWord); 6] = [
+pub(super) const WORDS: [(&str, KindWord); 7] = [
     ("guarded", Guarded),
     ("raw", Raw),
     ("counter", COUNTER),
+    ("list", LIST),
     ("lock", LOCK),
     ("log", LOG),
     ("window", WINDOW),
 ];
 
 const COUNTER: KindWord = KindWord::Structure(Structure::Counter);
+const LIST: KindWord = KindWord::Structure(Structure::List);
 const LOCK: KindWord = KindWord::Structure(Structure::Lock);
 const LOG: KindWord = KindWord::Structure(Structure::Log);
 const WINDOW: KindWord = KindWord::Structure(Structure::Window);
@@ -61,7 +64,7 @@ const WINDOW: KindWord = KindWord::Structure(Structure::Window);
 /// The keys that not every rule has, each with those that have it.
 fn conditional(table: &file::Rule) -> [(&'static str, &Option<Value>, &'static [KindWord]); 22] {
     const GUARDED: &[KindWord] = &[Guarded];
-    const STRUCTURES: &[KindWord] = &[COUNTER, LOCK, WINDOW];
+    const STRUCTURES: &[KindWord] = &[COUNTER, LIST, LOCK, WINDOW];
     [
         ("tags", &table.tags, GUARDED),
         ("tags_in_key", &table.tags_in_key, GUARDED),
@@ -114,11 +117,8 @@ pub(super) fn structure(
     kind: Structure,
 ) -> Option<Kind> {
     match kind {
-        Structure::Counter => {
-            let ttl =
-                v.value(at, "ttl", &table.ttl, Duration::ZERO, whole_seconds(Duration::ZERO..=3650 * DAY))?;
-            Some(Kind::Counter(Counter { ttl }))
-        }
+        Structure::Counter => Some(Kind::Counter(Counter { ttl: lifetime(v, at, table)? })),
+        Structure::List => Some(Kind::List(List { ttl: lifetime(v, at, table)? })),
         Structure::Lock => {
             let ttl = v.value(at, "ttl", &table.ttl, LOCK_TTL, whole_seconds(SECOND..=DAY));
             let fence = v.value(at, "fence", &table.fence, false, boolean);
@@ -162,4 +162,9 @@ fn window(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<Dur
         return None;
     }
     v.value(at, "window", &table.window, WINDOW_MAX, duration(SECOND..=WINDOW_MAX))
+}
+
+/// `ttl` of a structure that lives for ever by default.
+fn lifetime(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<Duration> {
+    v.value(at, "ttl", &table.ttl, Duration::ZERO, whole_seconds(Duration::ZERO..=3650 * DAY))
 }

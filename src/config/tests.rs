@@ -216,7 +216,7 @@ fn all_errors_are_reported_together() {
         r#"k.toml: rules[0] "user": match ("user:{id}{x}") is not a valid pattern: character 10: a {name} or * directly behind another is ambiguous: put literal text between them"#,
         r#"k.toml: rules[0] "user": lock_ttl ("90s") must be below max_rebuild ("60s", the default)"#,
         r#"k.toml: rules[1] "x": name is missing: metrics show it, add name = "pages""#,
-        r#"k.toml: rules[1] "x": kind ("rw") must be "guarded" or "raw" or "counter" or "lock" or "log" or "window""#,
+        r#"k.toml: rules[1] "x": kind ("rw") must be "guarded" or "raw" or "counter" or "list" or "lock" or "log" or "window""#,
     ];
     assert_eq!(errors.without_places(), expected, "{errors}");
     assert_eq!(errors.to_string(), errors.lines().join("\n"));
@@ -243,6 +243,7 @@ fn every_limit_is_where_the_reference_says() {
     let listen = |keys: &str| format!("{POOL}[listen]\n{keys}");
     let guarded = |keys: &str| rule(&format!("match = \"user:{{id}}\"\n{keys}"));
     let counter = |keys: &str| rule(&format!("match = \"user:*\"\nkind = \"counter\"\n{keys}"));
+    let list = |keys: &str| rule(&format!("match = \"user:*\"\nkind = \"list\"\n{keys}"));
     let lock = |keys: &str| rule(&format!("match = \"user:*\"\nkind = \"lock\"\n{keys}"));
     let window = |keys: &str| rule(&format!("match = \"user:*\"\nkind = \"window\"\n{keys}"));
     let log = |keys: &str| rule(&format!("match = \"user:*\"\nkind = \"log\"\n{keys}"));
@@ -282,6 +283,7 @@ fn every_limit_is_where_the_reference_says() {
         (guarded("lock_ttl = \"1s\""), guarded("lock_ttl = \"0s\"")),
         (counter("ttl = \"3650d\""), counter("ttl = \"3651d\"")),
         (counter("ttl = \"0s\""), counter("ttl = \"1ms\"")),
+        (list("ttl = \"3650d\""), list("ttl = \"3651d\"")),
         (lock("ttl = \"1s\""), lock("ttl = \"0s\"")),
         (lock("ttl = \"1d\""), lock("ttl = \"86401s\"")),
         (lock("fence = true"), lock("fence = \"true\"")),
@@ -531,15 +533,15 @@ fn a_key_of_another_kind_is_rejected_with_the_kinds_that_have_it() {
         ),
         (
             "ttl = \"5s\"",
-            "ttl (\"5s\") has no effect in a guarded rule: remove it, or set kind = \"counter\" or kind = \"lock\" or kind = \"window\"",
+            "ttl (\"5s\") has no effect in a guarded rule: remove it, or set kind = \"counter\" or kind = \"list\" or kind = \"lock\" or kind = \"window\"",
         ),
         (
             "kind = \"raw\"\nttl = \"5s\"",
-            "ttl (\"5s\") has no effect in a raw rule: remove it, or set kind = \"counter\" or kind = \"lock\" or kind = \"window\"",
+            "ttl (\"5s\") has no effect in a raw rule: remove it, or set kind = \"counter\" or kind = \"list\" or kind = \"lock\" or kind = \"window\"",
         ),
         (
             "kind = \"conter\"",
-            "kind (\"conter\") must be \"guarded\" or \"raw\" or \"counter\" or \"lock\" or \"log\" or \"window\"",
+            "kind (\"conter\") must be \"guarded\" or \"raw\" or \"counter\" or \"list\" or \"lock\" or \"log\" or \"window\"",
         ),
         ("kind = \"window\"", "window is missing: add window = \"5m\""),
         (

@@ -61,6 +61,11 @@ pub enum Operation {
         /// Only if the item still has this CAS.
         cas: Option<Cas>,
     },
+    /// `mg … s c`. The reply is a [`Reply::Size`] or [`Reply::Absent`].
+    Size {
+        /// The item's exptime from now on; `None`: as it was.
+        exptime: Option<i64>,
+    },
     /// `ma`, which creates a number that is not there. The reply is a [`Reply::Number`] or [`Reply::NotANumber`].
     Count {
         /// Subtracts.
@@ -84,7 +89,7 @@ impl Operation {
     pub fn epoch(&self) -> Option<u32> {
         match self {
             Operation::Store { cas, .. } | Operation::Delete { cas } => cas.map(|cas| cas.epoch),
-            Operation::Get | Operation::GetMany(_) | Operation::Count { .. } => None,
+            Operation::Get | Operation::GetMany(_) | Operation::Size { .. } | Operation::Count { .. } => None,
         }
     }
 }
@@ -109,6 +114,8 @@ pub enum Reply {
     Item(Value),
     /// The items of [`Operation::GetMany`] that there are.
     Items(Vec<(ItemKey, Bytes)>),
+    /// The size of the item's value in bytes, and its CAS.
+    Size(usize, Cas),
     /// There is no such item.
     Absent,
     /// Stored with this CAS.

@@ -79,7 +79,9 @@ pub(super) fn outcome(reply: Reply) -> Outcome {
         Reply::TooLarge => Outcome::TooLarge,
         Reply::Failed(failure) => Outcome::Failed(failure),
         Reply::Absent => Outcome::NotFound,
-        Reply::Item(_) | Reply::Items(_) | Reply::Number(..) => Outcome::Failed(Failure::Refused),
+        Reply::Item(_) | Reply::Items(_) | Reply::Size(..) | Reply::Number(..) => {
+            Outcome::Failed(Failure::Refused)
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which machine carries out a client's command.
 
 use super::counter;
+use super::list;
 use super::lock;
 use super::log;
 use super::machine::Machine;
@@ -14,6 +15,7 @@ use super::window;
 pub fn split(kind: &Kind, prefix: usize, key: &[u8]) -> usize {
     match kind {
         Kind::Counter(_) | Kind::Lock(_) | Kind::Window(_) => key.len(),
+        Kind::List(_) => list::own_length(prefix, key),
         Kind::Log(_) => log::own_length(prefix, key),
     }
 }
@@ -31,6 +33,7 @@ pub fn split_store(kind: &Kind, length: usize, key: &[u8]) -> usize {
 pub fn commands_of(kind: &Kind) -> &'static str {
     match kind {
         Kind::Counter(_) => counter::COMMANDS,
+        Kind::List(_) => list::COMMANDS,
         Kind::Lock(_) => lock::COMMANDS,
         Kind::Log(_) => log::COMMANDS,
         Kind::Window(window) if window.unique => window::UNIQUE_COMMANDS,
@@ -50,6 +53,7 @@ pub fn begin(
 ) -> Result<Box<dyn Machine>, &'static str> {
     Ok(match kind {
         Kind::Counter(settings) => Box::new(counter::begin(settings, key, request, now)?),
+        Kind::List(settings) => list::begin(settings, key, length, request)?,
         Kind::Lock(settings) => lock::begin(settings, key, request, now)?,
         Kind::Log(settings) => log::begin(settings, key, length, request, &memory.log_ends, now)?,
         Kind::Window(settings) => window::begin(settings, key, length, request, now)?,

@@ -8,17 +8,21 @@
 
 mod dispatch;
 mod counter;
+mod list;
 mod lock;
 mod memory;
 mod log;
 mod window;
 mod machine;
 mod hold;
+mod shards;
 mod expiry;
 mod request;
 mod item;
 mod command;
 mod settings;
+#[cfg(test)]
+mod model;
 
 pub use command::{Cas, Command, Commands, Mode, Operation, Replies, Reply, Value};
 pub use dispatch::{begin, commands_of, split, split_store};
@@ -28,4 +32,4 @@ pub use lock::HoldMachine;
 pub use machine::{Inputs, Machine, Outcome, Step};
 pub use memory::Memory;
 pub use request::{Request, Verb};
-pub use settings::{Counter, Kind, Lock, Log, Window};
+pub use settings::{Counter, Kind, List, Lock, Log, Window};

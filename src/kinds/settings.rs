@@ -7,6 +7,8 @@ use std::time::Duration;
 pub enum Kind {
     /// A number that each command changes at once.
     Counter(Counter),
+    /// A set of elements.
+    List(List),
     /// What one connection at a time has.
     Lock(Lock),
     /// The entries of the last time.
@@ -20,6 +22,7 @@ impl Kind {
     pub fn word(&self) -> &'static str {
         match self {
             Kind::Counter(_) => "counter",
+            Kind::List(_) => "list",
             Kind::Lock(_) => "lock",
             Kind::Log(_) => "log",
             Kind::Window(_) => "window",
@@ -36,6 +39,13 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counter {
     /// How long a counter lives after it was created, in whole seconds; zero: for ever.
+    pub ttl: Duration,
+}
+
+/// The settings of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct List {
+    /// How long a list lives after the last append, in whole seconds; zero: for ever.
     pub ttl: Duration,
 }
 

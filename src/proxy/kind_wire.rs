@@ -24,6 +24,13 @@ pub fn encode(Command { key, operation }: &Command, out: &mut BytesMut) {
             start(out, b"mg ");
             out.extend_from_slice(b" v t f c");
         }
+        Operation::Size { exptime } => {
+            start(out, b"mg ");
+            out.extend_from_slice(b" s c");
+            if let Some(exptime) = exptime {
+                number(out, b" T", *exptime);
+            }
+        }
         Operation::GetMany(keys) => {
             out.extend_from_slice(b"get");
             for key in keys {
@@ -95,6 +102,9 @@ pub fn decode(operation: &Operation, reply: ServerReply) -> Reply {
             let length = reply.data.len();
             Reply::Item(Value { data: value(&bytes, length), ..item })
         }),
+        (Status::Hd, Operation::Size { .. }) => {
+            size(&reply).zip(cas(&reply)).map(|(size, cas)| Reply::Size(size, cas))
+        }
         (Status::Va, Operation::Count { .. }) => count(&reply, epoch),
         (Status::Hd, Operation::Store { .. }) => cas(&reply).map(Reply::Stored),
         (Status::Hd, Operation::Delete { .. }) => Some(Reply::Done),
@@ -144,6 +154,10 @@ fn item(reply: &MetaReply<'_>, epoch: u32) -> Option<Value> {
     Some(Value { data: Bytes::new(), flags, cas, ttl: ttl(reply)? })
 }
 
+fn size(reply: &MetaReply<'_>) -> Option<usize> {
+    usize::try_from(reply.number(b's')?).ok()
+}
+
 fn count(reply: &MetaReply<'_>, epoch: u32) -> Option<Reply> {
     let number = std::str::from_utf8(reply.data).ok()?.parse().ok()?;
     Some(Reply::Number(number, Cas { number: reply.number(b'c')?, epoch }, ttl(reply)?))
@@ -180,6 +194,8 @@ mod tests {
         assert_eq!(encoded(store(Mode::Set)), "ms k 2 c T-1 F3\r\nab\r\n");
         assert_eq!(encoded(store(Mode::Add)), "ms k 2 c ME T-1 F3\r\nab\r\n");
         assert_eq!(encoded(store(Mode::Append)), "ms k 2 c MA\r\nab\r\n");
+        assert_eq!(encoded(Operation::Size { exptime: None }), "mg k s c\r\n");
+        assert_eq!(encoded(Operation::Size { exptime: Some(60) }), "mg k s c T60\r\n");
         let count = |decr| Operation::Count { decr, delta: 2, initial: u64::MAX, exptime: 9 };
         assert_eq!(encoded(count(false)), "ma k N9 J18446744073709551615 D2 v t c\r\n");
         assert_eq!(encoded(count(true)), "ma k N9 J18446744073709551615 D2 v t c MD\r\n");
@@ -201,6 +217,10 @@ mod tests {
         assert_eq!(of(&Operation::Get, "VA 2 t-1 f5 c9\r\nab\r\n"), Reply::Item(item));
         assert_eq!(of(&Operation::Get, "EN\r\n"), Reply::Absent);
         assert_eq!(of(&Operation::Get, "VA 2 f5 c9\r\nab\r\n"), refused);
+        let size = Operation::Size { exptime: None };
+        assert_eq!(of(&size, "HD s12 c9\r\n"), Reply::Size(12, cas(9)));
+        assert_eq!(of(&size, "HD c9\r\n"), refused);
+        assert_eq!(of(&size, "EN\r\n"), Reply::Absent);
         let count = Operation::Count { decr: false, delta: 1, initial: 1, exptime: 0 };
         assert_eq!(of(&count, "VA 2 t7 c4\r\n10\r\n"), Reply::Number(10, cas(4), Some(7)));
         assert_eq!(of(&count, "VA 2 t7 c4\r\nxx\r\n"), refused);

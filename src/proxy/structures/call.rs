@@ -34,6 +34,8 @@ const NOT_TEXT: &str = "CLIENT_ERROR the key of a structure must be text\r\n";
 const NO_CAS: &str = "CLIENT_ERROR a command on the key of a structure cannot name a CAS\r\n";
 /// The reply to an `add` of a client that has [`MAX_LOCKS`](crate::proxy::held_locks::MAX_LOCKS).
 const TOO_MANY_LOCKS: &str = "SERVER_ERROR too many locks of one connection\r\n";
+/// The reply to a command with a value that its server does not store.
+const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
 /// The reply to a meta command with a flag that does not apply.
 const BAD_FLAG: &str = "CLIENT_ERROR a flag does not apply to the key of a structure\r\n";
 
@@ -168,6 +170,11 @@ impl StructureCall {
             _ => None,
         };
         let stores = if let kinds::Request::Store { data, .. } = &request { data.len() } else { 0 };
+        // memcached deletes an item if what a meta command brings for it is too large.
+        if stores > proxy.structure_connection(&key).server().max_value(key.key.len() + kinds::INFIX.len()) {
+            proxy.metrics.too_large();
+            return Err(TOO_LARGE);
+        }
         let state = match released {
             Some(outcome) => State::Release(key, outcome),
             None => State::Run(StructureRun::begin(request, key, proxy, client)?),

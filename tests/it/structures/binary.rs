@@ -5,6 +5,7 @@ use crate::binary::packet::*;
 
 const COUNTER: &str = "a counter has only the commands incr, decr, get, set, add, delete";
 const WINDOW: &str = "a window has only the commands incr, get, delete";
+const LIST: &str = "a list has only the commands append, get, get KEY@ELEMENT, delete";
 const LOCK: &str = "a lock has only the commands add, get, delete";
 
 #[test]
@@ -13,6 +14,7 @@ fn a_binary_client_has_the_commands_of_each_kind_and_no_other() {
         rule("hits", "hits:*", "counter", "ttl = \"1h\""),
         rule("rate", "rate:*", "window", "window = \"1h\""),
         rule("online", "online:*", "window", "window = \"1h\"\nunique = true"),
+        rule("lists", "list:*", "list", ""),
         rule("locks", "lock:*", "lock", "ttl = \"1h\""),
     ];
     let (_servers, sidecars) = fleet(&rules);
@@ -44,6 +46,18 @@ fn a_binary_client_has_the_commands_of_each_kind_and_no_other() {
     assert_eq!(client.get("online:1").as_deref(), Some("1"));
     assert_eq!(client.ask(Packet::new(DELETE, "rate:1")).status, SUCCESS);
 
+    // Lists.
+    let append = |lines: &str| Packet::new(APPEND, "list:1").with_value(lines);
+    assert_eq!(client.ask(append("+ann\n+bob\n")).status, SUCCESS);
+    assert_eq!(client.ask(append("-bob\n")).status, SUCCESS);
+    assert_eq!(other.get("list:1").as_deref(), Some("ann\n"));
+    assert_eq!((other.get("list:1@ann").as_deref(), other.get("list:1@bob")), (Some("1"), None));
+    let answer = client.ask(append("bob\n"));
+    assert_eq!(answer.status, INVALID);
+    assert!(answer.text().starts_with("each line of a list must be + or -"), "{answer:?}");
+    assert_eq!(client.ask(Packet::new(DELETE, "list:1")).status, SUCCESS);
+    assert_eq!(client.ask(Packet::new(DELETE, "list:1")).status, NOT_FOUND);
+
     // Locks.
     assert_eq!(client.ask(Packet::store(ADD, "lock:1", "ann", 0)).status, SUCCESS);
     assert_eq!(other.ask(Packet::store(ADD, "lock:1", "bob", 0)).status, EXISTS);
@@ -68,6 +82,10 @@ fn a_binary_client_has_the_commands_of_each_kind_and_no_other() {
             Packet::count(INCREMENT, "online:1", 0, 0),
             "a window with unique has only the commands add KEY:VISITOR, get, delete",
         ),
+        (Packet::store(SET, "list:1", "+a\n", 0), LIST),
+        (touch(TOUCH, "list:1"), LIST),
+        (Packet::count(INCREMENT, "list:1", 0, 0), LIST),
+        (Packet::new(APPEND, "list:1").with_value("+a\n").with_cas(5), no_cas),
         (Packet::store(SET, "lock:1", "ann", 0), LOCK),
         (Packet::count(INCREMENT, "lock:1", 0, 0), LOCK),
         (touch(TOUCH, "lock:1"), LOCK),

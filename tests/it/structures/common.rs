@@ -18,20 +18,35 @@ fn one_get_may_name_structures_raw_and_guarded_keys_and_answers_in_order() {
         rule("rate", "rate:*", "window", "window = \"1h\""),
         rule("events", "log:*", "log", "window = \"1h\""),
         rule("locks", "lock:*", "lock", ""),
+        rule("lists", "list:*", "list", ""),
         guarded("pages", "page:*", ""),
         raw("rest", "r:*"),
     ];
     let (_servers, [a, b]) = fleet(&rules);
     let (mut a, mut b) = (a.client(), b.client());
     assert_eq!(a.execute("incr hits:1 4"), "4");
+    assert_eq!(store(&mut a, "append list:1 0 0", "+ann\n"), "STORED");
     a.store("r:1", b"raw", 0);
     a.store("page:1", b"guarded", 60);
     a.store("other", b"no rule", 0);
     assert_eq!(store(&mut a, "append log:1 0 0", "one\n"), "STORED");
     assert_eq!(store(&mut a, "add lock:1 0 0", "ann"), "STORED");
     assert_eq!(a.execute("incr rate:1 3"), "3");
-    let all =
-        ["hits:1", "log:1", "r:1", "hits:none", "log:none", "page:1", "other", "lock:1", "rate:1", "hits:1"];
+    let all = [
+        "hits:1",
+        "log:1",
+        "r:1",
+        "list:1",
+        "hits:none",
+        "log:none",
+        "list:1@ann",
+        "page:1",
+        "list:1@bob",
+        "other",
+        "lock:1",
+        "rate:1",
+        "hits:1",
+    ];
     let items = b.get_many(&all);
     let found: Vec<_> =
         items.iter().map(|item| (item.key.as_str(), std::str::from_utf8(&item.value).unwrap())).collect();
@@ -39,6 +54,8 @@ fn one_get_may_name_structures_raw_and_guarded_keys_and_answers_in_order() {
         ("hits:1", "4"),
         ("log:1", "one\n"),
         ("r:1", "raw"),
+        ("list:1", "ann\n"),
+        ("list:1@ann", "1"),
         ("page:1", "guarded"),
         ("other", "no rule"),
         ("lock:1", "ann"),
@@ -186,6 +203,7 @@ fn each_command_takes_the_round_trips_that_the_page_says() {
         rule("rate", "rate:*", "window", "window = \"1h\"\nslots = 20"),
         rule("online", "online:*", "window", "window = \"1h\"\nunique = true"),
         rule("events", "log:*", "log", "window = \"10d\"\nslot = \"1d\""),
+        rule("lists", "list:*", "list", "ttl = \"1h\""),
         rule("locks", "lock:*", "lock", "ttl = \"1h\""),
         rule("fences", "fence:*", "lock", "ttl = \"1h\"\nfence = true"),
     ];
@@ -208,6 +226,13 @@ fn each_command_takes_the_round_trips_that_the_page_says() {
         ("log:2", "append log:2 0 0 32768\r\n{large}", "STORED", 2),
         ("log:2", "append log:2 0 0 1\r\na", "STORED", 2),
         ("log:2", "append log:2 0 0 1\r\nb", "STORED", 1),
+        ("list:1", "append list:1 0 0 9\r\n+x\n+y\n-z\n", "STORED", 1),
+        ("list:1", "mg list:1@x", "HD", 1),
+        ("list:1", "append list:1 0 0 3\r\n-y\n", "STORED", 1),
+        // It folds what is left of y.
+        ("list:1", "get list:1", "x\n", 2),
+        ("list:1", "get list:1", "x\n", 1),
+        ("list:1", "delete list:1", "DELETED", 1),
         ("lock:1", "delete lock:1", "NOT_FOUND", 0),
         ("lock:1", "add lock:1 0 0 1\r\nx", "STORED", 1),
         ("lock:1", "add lock:1 0 0 1\r\nx", "NOT_STORED", 1),

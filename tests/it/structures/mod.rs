@@ -4,6 +4,7 @@ mod binary;
 mod clients;
 mod common;
 mod counter;
+mod list;
 mod lock;
 mod log;
 mod window;
