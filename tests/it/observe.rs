@@ -316,6 +316,62 @@ fn events_that_are_not_read_are_dropped_and_counted_and_clients_are_served() {
 }
 
 #[test]
+fn a_command_that_stands_still_says_how_many_events_it_has_missed() {
+    let (_servers, sidecar) = one_server(&[raw("raw", "raw:*")]);
+    let trace = Tool::trace(&[], &sidecar);
+    let signal = |name: &str| {
+        let kill = format!("kill -{name} {}", trace.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().expect("run sh").success());
+    };
+    signal("STOP");
+    let mut client = sidecar.client();
+    let gets = b"get raw:1\r\n".repeat(1000);
+    eventually("events are dropped", || {
+        client.send(&gets);
+        (0..1000).for_each(|_| client.expect(b"END\r\n"));
+        sidecar.metrics().sum("kennel_trace_events_dropped_total", &[]) > 0.0
+    });
+    signal("CONT");
+    let missed =
+        |line: &String| line.starts_with("--- ") && line.contains(" events dropped: they came faster");
+    let mut lines = std::iter::repeat_with(|| trace.line());
+    assert!(lines.find(missed).is_some());
+}
+
+#[test]
+fn of_a_key_no_more_is_shown_than_permitted_and_of_a_value_nothing() {
+    let servers = memcacheds(1);
+    let rules = [guarded("pages", "user:*", "")];
+    let toml = without_failover(&sidecar_toml(&addresses(&servers), &rules));
+    for (keys, shown) in [("prefix:5", "user:…"), ("hash", "#")] {
+        let sidecar = Kennel::start(&format!("[log]\nkeys = \"{keys}\"\nslow = \"1ms\"\n{toml}"));
+        let trace = Tool::trace(&["--json", "--key", "user:17:name"], &sidecar);
+        let mut client = sidecar.client();
+        servers[0].stop();
+        client.send(b"get user:17:name\r\n");
+        let waited = Instant::now();
+        eventually("it is slow", || waited.elapsed() > Duration::from_millis(50));
+        servers[0].cont();
+        client.expect(b"END\r\n");
+        client.store("user:17:name", b"confidential", 0);
+        assert!(client.get("user:17:name").is_some());
+        assert_eq!(client.get("user:18:name"), None);
+        let events: Vec<Value> = (0..3).map(|_| trace.json()).collect();
+        assert!(events.iter().all(|event| event["key"].as_str().is_some_and(|key| key.starts_with(shown))));
+        let hottest = hot(&sidecar, "")[0]["key"].as_str().expect("a key").to_owned();
+        assert!(hottest.starts_with(shown), "{hottest}");
+        let line = logged(&sidecar, &["slow request", "command=get"]);
+        assert!(line.contains(&format!(" key={shown}")), "{line}");
+        let pages = ["/page.json", "/leases", "/hot", "/metrics", "/slabs"].map(|path| sidecar.http(path));
+        let all = [pages.concat(), sidecar.log(), format!("{events:?}")].concat();
+        for secret in ["confidential", "17:name", "18:name"] {
+            assert!(!all.contains(secret), "{secret} in {all}");
+        }
+        client.delete("user:17:name");
+    }
+}
+
+#[test]
 fn so_many_watch_at_a_time_and_a_further_one_is_refused() {
     let (_servers, sidecar) = one_server(&[raw("raw", "*")]);
     let watch = || {
