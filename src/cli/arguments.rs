@@ -159,9 +159,9 @@ pub struct TopArguments {
     /// Print the sidecar's JSON once.
     #[arg(long)]
     pub json: bool,
-    /// The most keys.
-    #[arg(long, value_name = "N", default_value_t = 50)]
-    pub limit: usize,
+    /// The most keys: 1 to 1000. Without it, 1000 in a terminal, which scrolls, and otherwise 50.
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
 }
 
 /// The arguments of `kennel trace`.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::admin_client::{AdminClient, add_parameter};
 use super::arguments::TopArguments;
-use crate::hot::MAX_KEYS;
-use page::{HotPage, Order};
+use crate::hot::{MAX_KEYS, Measure};
+use page::HotPage;
 
 mod page;
 mod plain;
@@ -19,11 +19,14 @@ mod screen;
 /// The longest time that a sidecar is given to reply.
 const SIDECAR_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The most keys of a table that is printed once, unless another number is given.
+const DEFAULT_KEYS: usize = 50;
+
 /// What is asked of which sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Source {
     client: AdminClient,
-    /// Parameters without `by` and `limit`.
+    /// Parameters without `by`.
     query: String,
 }
 
@@ -42,14 +45,17 @@ pub fn run(arguments: &TopArguments, global: Option<&Path>) -> ExitCode {
 
 fn top(arguments: &TopArguments, global: Option<&Path>) -> Result<(), String> {
     let TopArguments { sidecar, by, rule, key, once, json, limit } = arguments;
-    let by = Order::ALL
+    let by = Measure::ALL
         .into_iter()
         .find(|order| order.word() == by)
-        .ok_or_else(|| format!("--by={by} must be one of {}", Order::ALL.map(Order::word).join(", ")))?;
-    if !(1..=MAX_KEYS).contains(limit) {
+        .ok_or_else(|| format!("--by={by} must be one of {}", Measure::ALL.map(Measure::word).join(", ")))?;
+    let is_live = !*once && !*json && io::stdout().is_terminal();
+    let limit = limit.unwrap_or(if is_live { MAX_KEYS } else { DEFAULT_KEYS });
+    if !(1..=MAX_KEYS).contains(&limit) {
         return Err(format!("--limit={limit} must be 1 to {MAX_KEYS}"));
     }
     let mut query = String::new();
+    add_parameter(&mut query, "limit", limit.to_string().as_bytes());
     if let Some(rule) = rule {
         add_parameter(&mut query, "rule", rule.as_bytes());
     }
@@ -57,10 +63,10 @@ fn top(arguments: &TopArguments, global: Option<&Path>) -> Result<(), String> {
         add_parameter(&mut query, "key", key.as_bytes());
     }
     let source = Source { client: sidecar.client(global)?, query };
-    if !*once && !*json && io::stdout().is_terminal() {
+    if is_live {
         return screen::run(&source, by);
     }
-    let text = source.fetch(by, *limit)?;
+    let text = source.fetch(by)?;
     let text = match json {
         true => text + "\n",
         false => plain::table(&HotPage::parse(&text)?, by),
@@ -72,10 +78,9 @@ fn top(arguments: &TopArguments, global: Option<&Path>) -> Result<(), String> {
 
 impl Source {
     /// The sidecar's JSON.
-    fn fetch(&self, by: Order, limit: usize) -> Result<String, String> {
+    fn fetch(&self, by: Measure) -> Result<String, String> {
         let mut query = self.query.clone();
         add_parameter(&mut query, "by", by.word().as_bytes());
-        add_parameter(&mut query, "limit", limit.to_string().as_bytes());
         self.client.get(&format!("/hot{query}"), SIDECAR_TIMEOUT).map_err(|why| why.to_string())
     }
 }

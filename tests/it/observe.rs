@@ -580,8 +580,9 @@ fn top_in_a_terminal_is_live_sorts_filters_follows_the_size_and_quits() {
     client.store("raw:first", b"v", 0);
     (0..100).for_each(|_| assert!(client.get("raw:first").is_some()));
     (0..30).for_each(|_| assert!(client.get("raw:missed").is_none()));
+    (0..3).for_each(|_| assert!(client.get("raw:rare").is_none()));
     let command = format!(
-        "{} top --admin {}; echo it has ended; exec cat",
+        "{} top --limit 2 --admin {}; echo it has ended; exec cat",
         env!("CARGO_BIN_EXE_kennel"),
         sidecar.admin()
     );
@@ -590,6 +591,8 @@ fn top_in_a_terminal_is_live_sorts_filters_follows_the_size_and_quits() {
         screen.len() == 24
             && screen[0].starts_with("kennel top  127.0.0.1:")
             && screen[3].ends_with("raw:first")
+            && screen[4].ends_with("raw:missed")
+            && screen[5].is_empty()
             && screen[23].ends_with("q quit")
     });
     terminal.press("m");

@@ -4,16 +4,11 @@ use serde::Deserialize;
 
 use crate::hot::Measure;
 
-/// By what keys are sorted.
-pub(super) type Order = Measure;
-
 /// The reply to `GET /hot`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub(super) struct HotPage {
     /// Over about how many seconds was counted.
     pub(super) seconds: f64,
-    /// The counters of each measure and rule.
-    pub(super) counters: u32,
     /// One of so many requests was counted.
     pub(super) counted_one_of: u32,
     pub(super) keys: Vec<Row>,
@@ -46,12 +41,12 @@ impl HotPage {
     }
 
     /// The largest error of a measure, per second.
-    pub(super) fn largest_error(&self, by: Order) -> f64 {
+    pub(super) fn largest_error(&self, by: Measure) -> f64 {
         self.keys.iter().filter_map(|row| row.amount(by)).map(|amount| amount.error).fold(0.0, f64::max)
     }
 
     /// What the numbers mean, in one sentence.
-    pub(super) fn accuracy(&self, by: Order) -> String {
+    pub(super) fn accuracy(&self, by: Measure) -> String {
         let counted = match self.counted_one_of {
             0 | 1 => "every request counted".to_owned(),
             n => format!("1 of {n} requests counted"),
@@ -65,7 +60,7 @@ impl HotPage {
 }
 
 impl Row {
-    pub(super) fn amount(&self, of: Order) -> Option<Amount> {
+    pub(super) fn amount(&self, of: Measure) -> Option<Amount> {
         match of {
             Measure::Requests => self.requests,
             Measure::Bytes => self.bytes,
@@ -75,13 +70,13 @@ impl Row {
     }
 
     /// The amount as text; `-` if it is too small to be known.
-    pub(super) fn shown(&self, of: Order) -> String {
+    pub(super) fn shown(&self, of: Measure) -> String {
         self.amount(of).map_or_else(|| "-".to_owned(), |amount| number(of, amount.per_second))
     }
 }
 
 /// The head of a column.
-pub(super) fn head(of: Order) -> &'static str {
+pub(super) fn head(of: Measure) -> &'static str {
     match of {
         Measure::Requests => "requests/s",
         Measure::Bytes => "bytes/s",
@@ -91,7 +86,7 @@ pub(super) fn head(of: Order) -> &'static str {
 }
 
 /// An amount with its unit, at most 8 characters.
-fn number(of: Order, amount: f64) -> String {
+fn number(of: Measure, amount: f64) -> String {
     match of {
         Measure::Bytes => match amount {
             ..1024.0 => format!("{amount:.0}"),

@@ -13,8 +13,8 @@ use ratatui::{DefaultTerminal, Frame};
 use tokio::time::Instant;
 
 use super::Source;
-use super::page::{HotPage, Order, head};
-use crate::hot::MAX_KEYS;
+use super::page::{HotPage, head};
+use crate::hot::Measure;
 
 /// How often the sidecar is asked.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ const WIDE: u16 = 70;
 /// What is on the screen.
 struct Screen {
     admin: String,
-    by: Order,
+    by: Measure,
     page: HotPage,
     /// Why the last request failed, if it did.
     error: Option<String>,
@@ -44,14 +44,14 @@ struct Screen {
 }
 
 /// The results of requests, each with what it was sorted by.
-type Results = (Order, Result<HotPage, String>);
+type Results = (Measure, Result<HotPage, String>);
 
 /// Shows the keys until `q` is pressed.
 ///
 /// # Errors
 /// The terminal cannot be used, or the first request fails: a sentence.
-pub(super) fn run(source: &Source, by: Order) -> Result<(), String> {
-    let page = HotPage::parse(&source.fetch(by, MAX_KEYS)?)?;
+pub(super) fn run(source: &Source, by: Measure) -> Result<(), String> {
+    let page = HotPage::parse(&source.fetch(by)?)?;
     let mut terminal =
         ratatui::try_init().map_err(|error| format!("the terminal cannot be used: {error}"))?;
     let screen = Screen::new(source.client.address.clone(), by, page);
@@ -83,9 +83,9 @@ fn live(terminal: &mut DefaultTerminal, source: &Source, mut screen: Screen) -> 
 }
 
 /// Asks the sidecar in a thread of its own, so that the screen reacts meanwhile.
-fn ask(source: Source, by: Order, results: Sender<Results>) {
+fn ask(source: Source, by: Measure, results: Sender<Results>) {
     thread::spawn(move || {
-        let page = source.fetch(by, MAX_KEYS).and_then(|text| HotPage::parse(&text));
+        let page = source.fetch(by).and_then(|text| HotPage::parse(&text));
         // The screen may be closed.
         let _ = results.send((by, page));
     });
@@ -106,7 +106,7 @@ fn take(results: &Receiver<Results>, screen: &mut Screen) -> bool {
 }
 
 impl Screen {
-    fn new(admin: String, by: Order, page: HotPage) -> Screen {
+    fn new(admin: String, by: Measure, page: HotPage) -> Screen {
         Screen {
             admin,
             by,
@@ -150,10 +150,10 @@ impl Screen {
             KeyCode::Char('q') => self.is_over = true,
             KeyCode::Char('/') => self.is_editing = true,
             KeyCode::Char('p' | ' ') => self.is_paused = !self.is_paused,
-            KeyCode::Char('r') => self.by = Order::Requests,
-            KeyCode::Char('b') => self.by = Order::Bytes,
-            KeyCode::Char('m') => self.by = Order::Misses,
-            KeyCode::Char('t') => self.by = Order::Rebuild,
+            KeyCode::Char('r') => self.by = Measure::Requests,
+            KeyCode::Char('b') => self.by = Measure::Bytes,
+            KeyCode::Char('m') => self.by = Measure::Misses,
+            KeyCode::Char('t') => self.by = Measure::Rebuild,
             KeyCode::Down | KeyCode::Char('j') => self.first += 1,
             KeyCode::Up | KeyCode::Char('k') => self.first = self.first.saturating_sub(1),
             KeyCode::PageDown => self.first += 10,
@@ -199,7 +199,7 @@ impl Screen {
         // The first line is the head of the table.
         let height = usize::from(area.height.saturating_sub(1)).max(1);
         self.first = self.first.min(rows.len().saturating_sub(height));
-        let measures = if area.width < WIDE { vec![self.by] } else { Order::ALL.to_vec() };
+        let measures = if area.width < WIDE { vec![self.by] } else { Measure::ALL.to_vec() };
         let number = |text: String| Cell::from(format!("{text:>width$}", width = NUMBER.into()));
         let shown = rows.iter().skip(self.first).take(height).map(|row| {
             let amounts = measures.iter().map(|of| number(row.shown(*of)));
@@ -236,7 +236,7 @@ mod tests {
     impl Test {
         fn new(width: u16, height: u16) -> Test {
             let screen =
-                Screen::new("127.0.0.1:9111".to_owned(), Order::Requests, HotPage::parse(JSON).unwrap());
+                Screen::new("127.0.0.1:9111".to_owned(), Measure::Requests, HotPage::parse(JSON).unwrap());
             Test { screen, terminal: Terminal::new(TestBackend::new(width, height)).unwrap() }
         }
 
@@ -316,7 +316,7 @@ mod tests {
     fn a_failure_is_shown_and_the_last_keys_stay() {
         let mut test = Test::new(80, 10);
         let (sender, results) = channel();
-        sender.send((Order::Requests, Err("127.0.0.1:9111: refused".to_owned()))).unwrap();
+        sender.send((Measure::Requests, Err("127.0.0.1:9111: refused".to_owned()))).unwrap();
         assert!(take(&results, &mut test.screen));
         let lines = test.lines();
         assert_eq!(lines[1], "127.0.0.1:9111: refused");
