@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::config::units::show_duration;
-use crate::kinds::{Counter, Kind, List, Lock, Log, Window};
+use crate::kinds::{Counter, Kind, List, Lock, Log, Table, Window};
 
 /// Writes what the settings of a structure mean, on indented lines.
 pub(super) fn write(f: &mut fmt::Formatter<'_>, kind: &Kind) -> fmt::Result {
@@ -21,6 +21,16 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, kind: &Kind) -> fmt::Result {
             match *ttl {
                 Duration::ZERO => writeln!(f, "    it lives until it is deleted"),
                 ttl => writeln!(f, "    it lives for {} after the last append", show_duration(ttl)),
+            }
+        }
+        Kind::Table(Table { ttl }) => {
+            writeln!(
+                f,
+                "    KEY/NAME is an element, for any command; get KEY returns the names, delete KEY deletes the elements"
+            )?;
+            match *ttl {
+                Duration::ZERO => writeln!(f, "    an element lives as long as its exptime says"),
+                ttl => writeln!(f, "    an element lives for at most {}", show_duration(ttl)),
             }
         }
         Kind::Window(Window { window, slots, smooth, unique }) => {
@@ -118,6 +128,16 @@ mod tests {
                 "kind = \"list\"\nttl = \"90s\"",
                 "list, in pool main\n    append adds and removes elements, get returns them; get KEY@ELEMENT returns whether \
                  one is there\n    it lives for 90s after the last append\n",
+            ),
+            (
+                "kind = \"table\"",
+                "table, in pool main\n    KEY/NAME is an element, for any command; get KEY returns the names, delete KEY deletes the \
+                 elements\n    an element lives as long as its exptime says\n",
+            ),
+            (
+                "kind = \"table\"\nttl = \"90s\"",
+                "table, in pool main\n    KEY/NAME is an element, for any command; get KEY returns the names, delete KEY deletes the \
+                 elements\n    an element lives for at most 90s\n",
             ),
             (
                 "kind = \"window\"\nwindow = \"5m\"",

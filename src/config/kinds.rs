@@ -7,7 +7,7 @@ use config::Value;
 use super::file;
 use super::units::show_duration;
 use super::validator::{DAY, KeyPath, SECOND, Validator, boolean, duration, integer, whole_seconds};
-use crate::kinds::{Counter, Kind, List, Lock, Log, Window};
+use crate::kinds::{Counter, Kind, List, Lock, Log, Table, Window};
 
 /// How long a lock outlives its sidecar by default.
 const LOCK_TTL: Duration = Duration::from_secs(30);
@@ -39,19 +39,21 @@ pub(super) enum Structure {
     List,
     Lock,
     Log,
+    Table,
     Window,
 }
 
 use KindWord::{Guarded, Raw};
 
 /// The words for them.
-pub(super) const WORDS: [(&str, KindWord); 7] = [
+pub(super) const WORDS: [(&str, KindWord); 8] = [
     ("guarded", Guarded),
     ("raw", Raw),
     ("counter", COUNTER),
     ("list", LIST),
     ("lock", LOCK),
     ("log", LOG),
+    ("table", TABLE),
     ("window", WINDOW),
 ];
 
@@ -59,12 +61,13 @@ const COUNTER: KindWord = KindWord::Structure(Structure::Counter);
 const LIST: KindWord = KindWord::Structure(Structure::List);
 const LOCK: KindWord = KindWord::Structure(Structure::Lock);
 const LOG: KindWord = KindWord::Structure(Structure::Log);
+const TABLE: KindWord = KindWord::Structure(Structure::Table);
 const WINDOW: KindWord = KindWord::Structure(Structure::Window);
 
 /// The keys that not every rule has, each with those that have it.
 fn conditional(table: &file::Rule) -> [(&'static str, &Option<Value>, &'static [KindWord]); 22] {
     const GUARDED: &[KindWord] = &[Guarded];
-    const STRUCTURES: &[KindWord] = &[COUNTER, LIST, LOCK, WINDOW];
+    const STRUCTURES: &[KindWord] = &[COUNTER, LIST, LOCK, TABLE, WINDOW];
     [
         ("tags", &table.tags, GUARDED),
         ("tags_in_key", &table.tags_in_key, GUARDED),
@@ -136,6 +139,7 @@ pub(super) fn structure(
             }
             Some(Kind::Log(Log { window, slot }))
         }
+        Structure::Table => Some(Kind::Table(Table { ttl: lifetime(v, at, table)? })),
         Structure::Window => {
             if table.ttl.is_some() {
                 v.warn(at, "ttl has no effect in a window rule: each count lives as long as window needs it");

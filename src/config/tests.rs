@@ -216,7 +216,7 @@ fn all_errors_are_reported_together() {
         r#"k.toml: rules[0] "user": match ("user:{id}{x}") is not a valid pattern: character 10: a {name} or * directly behind another is ambiguous: put literal text between them"#,
         r#"k.toml: rules[0] "user": lock_ttl ("90s") must be below max_rebuild ("60s", the default)"#,
         r#"k.toml: rules[1] "x": name is missing: metrics show it, add name = "pages""#,
-        r#"k.toml: rules[1] "x": kind ("rw") must be "guarded" or "raw" or "counter" or "list" or "lock" or "log" or "window""#,
+        r#"k.toml: rules[1] "x": kind ("rw") must be "guarded" or "raw" or "counter" or "list" or "lock" or "log" or "table" or "window""#,
     ];
     assert_eq!(errors.without_places(), expected, "{errors}");
     assert_eq!(errors.to_string(), errors.lines().join("\n"));
@@ -533,15 +533,15 @@ fn a_key_of_another_kind_is_rejected_with_the_kinds_that_have_it() {
         ),
         (
             "ttl = \"5s\"",
-            "ttl (\"5s\") has no effect in a guarded rule: remove it, or set kind = \"counter\" or kind = \"list\" or kind = \"lock\" or kind = \"window\"",
+            "ttl (\"5s\") has no effect in a guarded rule: remove it, or set kind = \"counter\" or kind = \"list\" or kind = \"lock\" or kind = \"table\" or kind = \"window\"",
         ),
         (
             "kind = \"raw\"\nttl = \"5s\"",
-            "ttl (\"5s\") has no effect in a raw rule: remove it, or set kind = \"counter\" or kind = \"list\" or kind = \"lock\" or kind = \"window\"",
+            "ttl (\"5s\") has no effect in a raw rule: remove it, or set kind = \"counter\" or kind = \"list\" or kind = \"lock\" or kind = \"table\" or kind = \"window\"",
         ),
         (
             "kind = \"conter\"",
-            "kind (\"conter\") must be \"guarded\" or \"raw\" or \"counter\" or \"list\" or \"lock\" or \"log\" or \"window\"",
+            "kind (\"conter\") must be \"guarded\" or \"raw\" or \"counter\" or \"list\" or \"lock\" or \"log\" or \"table\" or \"window\"",
         ),
         ("kind = \"window\"", "window is missing: add window = \"5m\""),
         (

@@ -8,6 +8,7 @@ use super::machine::Machine;
 use super::memory::Memory;
 use super::request::Request;
 use super::settings::Kind;
+use super::table;
 use super::window;
 
 /// The length of the kind's own key in a key of a client: what follows it names a part. `prefix`: the length of the text that
@@ -16,6 +17,7 @@ pub fn split(kind: &Kind, prefix: usize, key: &[u8]) -> usize {
     match kind {
         Kind::Counter(_) | Kind::Lock(_) | Kind::Window(_) => key.len(),
         Kind::List(_) => list::own_length(prefix, key),
+        Kind::Table(_) => table::own_length(prefix, key),
         Kind::Log(_) => log::own_length(prefix, key),
     }
 }
@@ -36,6 +38,7 @@ pub fn commands_of(kind: &Kind) -> &'static str {
         Kind::List(_) => list::COMMANDS,
         Kind::Lock(_) => lock::COMMANDS,
         Kind::Log(_) => log::COMMANDS,
+        Kind::Table(_) => table::COMMANDS,
         Kind::Window(window) if window.unique => window::UNIQUE_COMMANDS,
         Kind::Window(_) => window::COMMANDS,
     }
@@ -56,6 +59,8 @@ pub fn begin(
         Kind::List(settings) => list::begin(settings, key, length, request)?,
         Kind::Lock(settings) => lock::begin(settings, key, request, now)?,
         Kind::Log(settings) => log::begin(settings, key, length, request, &memory.log_ends, now)?,
+        // An element is stored by the client's own command: see `note`.
+        Kind::Table(_) => table::begin(&key[..length], request)?,
         Kind::Window(settings) => window::begin(settings, key, length, request, now)?,
     })
 }

@@ -144,11 +144,20 @@ pub(super) struct Task {
     machine: Box<dyn Machine>,
     commands: VecDeque<Command>,
     replies: Replies,
+    /// A command of the client itself, which is sent before the last one of the first round trip, until that.
+    own: Option<Command>,
+    /// How many replies are received before that of the client's own command.
+    own_reply: Option<usize>,
 }
 
 impl Task {
     pub(super) fn new(machine: Box<dyn Machine>) -> Task {
-        Task { machine, commands: VecDeque::new(), replies: Vec::new() }
+        Task { machine, commands: VecDeque::new(), replies: Vec::new(), own: None, own_reply: None }
+    }
+
+    /// A machine around a command of the client.
+    pub(super) fn around(machine: Box<dyn Machine>, own: Command) -> Task {
+        Task { own: Some(own), ..Task::new(machine) }
     }
 
     /// The server executes one command, or the machine is given the replies. Returns the outcome, once there is one.
@@ -158,10 +167,19 @@ impl Task {
             self.replies.push(reply.unwrap_or(Reply::Absent));
             return None;
         }
-        match self.machine.resume(std::mem::take(&mut self.replies), &store.inputs()) {
+        let mut replies = std::mem::take(&mut self.replies);
+        if let Some(at) = self.own_reply.take() {
+            replies.remove(at);
+        }
+        match self.machine.resume(replies, &store.inputs()) {
             Step::Done(outcome) => Some(outcome),
             Step::Send(commands) => {
                 self.commands = commands.into();
+                if let Some(own) = self.own.take() {
+                    let at = self.commands.len() - 1;
+                    self.commands.insert(at, own);
+                    self.own_reply = Some(at);
+                }
                 None
             }
         }

@@ -13,6 +13,8 @@ pub enum Kind {
     Lock(Lock),
     /// The entries of the last time.
     Log(Log),
+    /// Elements with keys of their own, and their names.
+    Table(Table),
     /// A count over a sliding window of time.
     Window(Window),
 }
@@ -25,6 +27,7 @@ impl Kind {
             Kind::List(_) => "list",
             Kind::Lock(_) => "lock",
             Kind::Log(_) => "log",
+            Kind::Table(_) => "table",
             Kind::Window(_) => "window",
         }
     }
@@ -65,6 +68,13 @@ pub struct Log {
     pub window: Duration,
     /// The time whose entries are in the same items.
     pub slot: Duration,
+}
+
+/// The settings of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table {
+    /// The longest time that an element lives without being stored or touched, in whole seconds; zero: as long as the client says.
+    pub ttl: Duration,
 }
 
 /// The settings of a window.

@@ -227,12 +227,15 @@ impl Proxy {
         explanation: &mut Explanation,
         pending: &Rc<PendingReplies>,
     ) {
-        let home = self.pools[pool].server_index(key);
+        // An element of a table is on the server of its table.
+        let placed = self.element(key).map_or(key.len(), |element| element.length);
+        let placed = &key[..placed];
+        let home = self.pools[pool].server_index(placed);
         let follows = self.pools[pool].on_error() == OnError::Standby;
         let place = if follows { self.place_of_key(pool, key, home) } else { Place::fixed(home) };
         let debug = self.ask_debug(&self.pools[pool].connections()[place.server], key, pending);
         let elsewhere = self.other(pool).map(|(other, kind)| {
-            let place = Place::fixed(other.pools[pool].server_index(key));
+            let place = Place::fixed(other.pools[pool].server_index(placed));
             (
                 other,
                 kind,

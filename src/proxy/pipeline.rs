@@ -291,6 +291,10 @@ impl Proxy {
                 RulePlan { pool, structure: Some(structure), .. } => {
                     let plan = &self.plan.structures[structure];
                     let length = kinds::split(&plan.kind, plan.prefix, key);
+                    // An element of a table is an item as any other, on the server of its table.
+                    if length < key.len() && matches!(plan.kind, kinds::Kind::Table(_)) {
+                        return KeyClass::Raw { pool, rule };
+                    }
                     let md5 = md5.filter(|_| length == key.len());
                     let server = self.pools[pool].server_index_by(&key[..length], md5);
                     KeyClass::Structure(StructureKey {

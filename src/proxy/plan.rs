@@ -29,6 +29,8 @@ pub struct Plan {
     pub(super) invalidates: bool,
     /// Whether any rule allows tags in front of its keys.
     pub(super) tags_in_key: bool,
+    /// Whether the keys of any rule are tables.
+    pub(super) has_tables: bool,
 }
 
 /// What applies to the keys of one rule.
@@ -98,6 +100,7 @@ impl Plan {
         tag_copies: bool,
     ) -> Plan {
         let tag_guard = guards.len();
+        let has_tables = structures.iter().any(|structure| matches!(structure.kind, Kind::Table(_)));
         let tags_in_key = guards.iter().any(|guard| guard.tags_in_key);
         guards.push(GuardPlan {
             rule: NO_RULE,
@@ -120,6 +123,7 @@ impl Plan {
             tag_guard,
             invalidates,
             tags_in_key,
+            has_tables,
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::proxy::raw::stats::{Statistics, StatsStart};
 use crate::proxy::replies::dialect::Dialect;
 use crate::proxy::replies::meta::MetaDialect;
 use crate::proxy::scope::AccessSet;
-use crate::proxy::structures::call::{RESERVED, StructureCall, refusal};
+use crate::proxy::structures::call::{BAD_FLAG, RESERVED, StructureCall, refusal};
 use crate::upstream::GetKind;
 
 /// The reply to `version`, from which clients derive the server's features. It has one word after `VERSION`, because Dalli
@@ -94,7 +94,25 @@ impl Call {
             | Request::Touch { key, .. }
             | Request::Delete { key, .. } => match proxy.class(proxy.split_tags(key).0) {
                 KeyClass::Raw { pool, rule } => {
-                    Kind::Forward(Forward::new(request, key, pool, rule, proxy, client))
+                    let forward = || Forward::new(request, key, pool, rule, proxy, client);
+                    match proxy.element(key) {
+                        None => Kind::Forward(forward()),
+                        Some(element) => {
+                            accesses = proxy.structure_access(&element, false);
+                            if busy(&accesses) {
+                                return None;
+                            }
+                            match request {
+                                Request::Store(Store { verb: Verb::Set | Verb::Add, .. }) => {
+                                    let dialect = Dialect::Classic;
+                                    let call =
+                                        StructureCall::element(element, dialect, proxy, client, forward);
+                                    structure(call, rule, key)
+                                }
+                                _ => Kind::Forward(forward()),
+                            }
+                        }
+                    }
                 }
                 KeyClass::Structure(class) => {
                     let changed = *key;
@@ -177,7 +195,8 @@ impl Call {
                     class => class,
                 };
                 accesses = match &class {
-                    KeyClass::Raw { .. } | KeyClass::Reserved => AccessSet::default(),
+                    KeyClass::Raw { .. } => AccessSet::of(proxy.element_access_hash(key), false),
+                    KeyClass::Reserved => AccessSet::default(),
                     KeyClass::Structure(key) => proxy.structure_access(key, !reads),
                     KeyClass::Tag(_) if !reads => AccessSet::everything(),
                     // A win changes the CAS. A read that returns the CAS must not overtake an earlier read of its client.
@@ -189,7 +208,24 @@ impl Call {
                 let dialect = || MetaDialect::of(meta, key, proxy.now());
                 match class {
                     KeyClass::Raw { pool, rule } => {
-                        Kind::Forward(Forward::meta(meta, key, pool, rule, proxy, client))
+                        let forward = || Forward::meta(meta, key, pool, rule, proxy, client);
+                        let creates = match meta.verb {
+                            MetaVerb::Set => true,
+                            MetaVerb::Get | MetaVerb::Arith => meta.has_any(b"N"),
+                            _ => false,
+                        };
+                        match proxy.element(key).filter(|_| creates) {
+                            None => Kind::Forward(forward()),
+                            Some(_) if reads => structure(Err(BAD_FLAG), rule, key),
+                            Some(element) => {
+                                let dialect = Dialect::Meta(dialect());
+                                structure(
+                                    StructureCall::element(element, dialect, proxy, client, forward),
+                                    rule,
+                                    key,
+                                )
+                            }
+                        }
                     }
                     // The item as it is stored, for debugging.
                     KeyClass::Structure(key) if meta.verb == MetaVerb::Debug => {
@@ -288,7 +324,7 @@ impl Call {
         let only = rest.next().filter(|_| part.is_none() && rest.next().is_none());
         let get = |part, keys| Box::new(Get::new(kind, part, keys));
         let mut get = match only.map(|key| (key, proxy.class(key))) {
-            Some((key, KeyClass::Raw { pool, rule })) => {
+            Some((key, KeyClass::Raw { pool, rule })) if proxy.element(key).is_none() => {
                 let forward = Forward::get(key, kind, pool, rule, proxy, client);
                 return Some(call(Kind::Forward(forward), AccessSet::default()));
             }

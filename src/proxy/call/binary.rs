@@ -50,6 +50,13 @@ impl Call {
             write(&mut out);
             Kind::Reply(out.freeze())
         };
+        let structure = |call: Result<StructureCall, &'static str>, rule, key: &[u8]| match call {
+            Ok(call) => Kind::Structure(Box::new(call)),
+            Err(line) => {
+                proxy.count_unsent(client, rule, label, refusal(line), key);
+                reply(&|out| put_translated(head, line.as_bytes(), out))
+            }
+        };
         let mut accesses = AccessSet::default();
         let changed = match command {
             Command::Store(_) | Command::Count { .. } | Command::Delete { .. } => command.key(),
@@ -69,7 +76,30 @@ impl Call {
                     reply(&|out| put_error(head, Status::TooLarge, out))
                 }
                 KeyClass::Raw { pool, rule } => {
-                    Kind::Forward(Forward::binary(command, head, (pool, rule), proxy, client))
+                    let forward = || Forward::binary(command, head, (pool, rule), proxy, client);
+                    let creates = match command {
+                        Command::Store(Store { verb, .. }) => matches!(verb, Verb::Set | Verb::Add),
+                        Command::Count { create, .. } => create.is_some(),
+                        _ => false,
+                    };
+                    match proxy.element(key) {
+                        None => Kind::Forward(forward()),
+                        Some(element) => {
+                            accesses = proxy.structure_access(&element, false);
+                            if busy(&accesses) {
+                                return None;
+                            }
+                            match creates {
+                                false => Kind::Forward(forward()),
+                                true => {
+                                    let dialect = Dialect::Binary(head);
+                                    let call =
+                                        StructureCall::element(element, dialect, proxy, client, forward);
+                                    structure(call, rule, key)
+                                }
+                            }
+                        }
+                    }
                 }
                 KeyClass::Structure(class) => {
                     let changed = key;
@@ -82,14 +112,7 @@ impl Call {
                         return None;
                     }
                     let rule = proxy.structure(&key).rule;
-                    match StructureCall::binary(command, head, key, proxy, client) {
-                        Ok(call) => Kind::Structure(Box::new(call)),
-                        Err(line) => {
-                            let outcome = refusal(line);
-                            proxy.count_unsent(client, rule, label, outcome, changed);
-                            reply(&|out| put_translated(head, line.as_bytes(), out))
-                        }
-                    }
+                    structure(StructureCall::binary(command, head, key, proxy, client), rule, changed)
                 }
                 KeyClass::Reserved => {
                     count(Outcome::ClientError);
@@ -220,10 +243,10 @@ impl Call {
     ) -> Option<Call> {
         let label = if exptime.is_some() { Label::Gat } else { Label::Get };
         let forward = match proxy.class(key) {
-            KeyClass::Raw { pool, rule } if is_text(key) => {
+            KeyClass::Raw { pool, rule } if is_text(key) && proxy.element(key).is_none() => {
                 Forward::binary_get(key, exptime, head, (pool, rule), proxy, client)
             }
-            KeyClass::Raw { pool, rule } => {
+            KeyClass::Raw { pool, rule } if !is_text(key) => {
                 let command = Command::Get { key, exptime };
                 Forward::binary(&command, head, (pool, rule), proxy, client)
             }

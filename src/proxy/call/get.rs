@@ -199,10 +199,14 @@ impl Get {
         at as u32
     }
 
-    /// The guarded keys and tags that it reads.
+    /// The guarded keys, tags and structures that it reads. A later command must not store an element while its table is listed.
     pub(super) fn accesses(&self, proxy: &Proxy) -> AccessSet {
+        let lists = self.structures.iter().any(|read| match read {
+            StructureRead::Unsent(key) => matches!(proxy.structure(key).kind, kinds::Kind::Table(_)),
+            StructureRead::Refused(_) | StructureRead::Sent(_) => false,
+        });
         let hashes = self.keys.iter().filter_map(|key| match key {
-            KeyGet::Raw { .. } => None,
+            KeyGet::Raw { at, .. } => proxy.element_access_hash(self.raw_key(at)),
             KeyGet::Structure(at) => match &self.structures[*at] {
                 StructureRead::Refused(_) => None,
                 StructureRead::Unsent(key) => proxy.structure_access_hash(key),
@@ -211,7 +215,7 @@ impl Get {
             KeyGet::Guarded(at) => Some(proxy.hash(&self.guarded[*at].key.key)),
             KeyGet::Tag(tag) => Some(proxy.hash(&tag.key)),
         });
-        AccessSet::of(hashes, self.kind.exptime.is_some())
+        AccessSet::of(hashes, self.kind.exptime.is_some() || lists)
     }
 
     /// Sends the first commands.
@@ -288,7 +292,7 @@ impl Get {
     ) -> SeenKey<'k> {
         let ServerRead { pool, place, .. } = &self.servers[server as usize];
         let bytes = value.map_or(0, |value| value.data.len());
-        SeenKey::raw(key, (*pool, place.server), place.limit.is_some(), bytes)
+        SeenKey::raw(key, (*pool, place.server), place.is_standby(), bytes)
     }
 
     fn raw_key(&self, at: &Range<u32>) -> &[u8] {

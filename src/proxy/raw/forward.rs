@@ -257,8 +257,7 @@ impl Forward {
                     // The reply to a store has no value.
                     _ => self.stores,
                 };
-                let RawPlace { server, limit } = self.place;
-                SeenKey::raw(&self.key, (self.pool, server), limit.is_some(), bytes)
+                SeenKey::raw(&self.key, (self.pool, self.place.server), self.place.is_standby(), bytes)
             };
             scope.count(self.rule, outcome, seen);
         }

@@ -4,6 +4,7 @@
 use std::io::Write;
 
 use crate::guard::{Expiry, Now};
+use crate::kinds::{Kind, Table};
 use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
 use crate::proxy::pipeline::Proxy;
 use crate::upstream::{GetKind, OnError};
@@ -13,21 +14,26 @@ use crate::upstream::{GetKind, OnError};
 pub(crate) struct RawPlace {
     /// The index of the server.
     pub(crate) server: usize,
-    /// `Some` on a standby server.
+    /// `Some` on a standby server, and for the elements of a table with a TTL.
     pub(crate) limit: Option<TtlLimit>,
 }
 
-/// The limit of the TTL of items on a standby server.
+/// The limit of the TTL of items.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TtlLimit {
     /// In seconds, at least 1.
     seconds: u64,
     now: Now,
+    /// The server is a standby server.
+    is_standby: bool,
 }
 
 impl Proxy {
     /// Where a raw key of this pool is kept now. `md5`: the first eight bytes of its MD5, if known.
     pub(crate) fn raw_place(&self, key: &[u8], md5: Option<u64>, pool: usize) -> RawPlace {
+        if let Some(place) = self.element_place(key) {
+            return place;
+        }
         let index = pool;
         let pool = &self.pools[pool];
         let home = pool.server_index_by(key, md5);
@@ -36,15 +42,30 @@ impl Proxy {
         }
         // Without a valid view, the key stays where it is: only guarded keys must not be read then.
         let place = self.place_of_key(index, key, home);
-        let limit = || TtlLimit { seconds: pool.standby_ttl().as_secs().max(1), now: self.now() };
+        let limit =
+            || TtlLimit { seconds: pool.standby_ttl().as_secs().max(1), now: self.now(), is_standby: true };
         RawPlace { server: place.server, limit: place.is_standby().then(limit) }
+    }
+
+    /// Where the key is kept if it is that of an element of a table: with all items of the table.
+    fn element_place(&self, key: &[u8]) -> Option<RawPlace> {
+        let element = self.element(key)?;
+        let Kind::Table(Table { ttl }) = self.structure(&element).kind else { return None };
+        let limit = TtlLimit { seconds: ttl.as_secs(), now: self.now(), is_standby: false };
+        Some(RawPlace { server: element.server, limit: (!ttl.is_zero()).then_some(limit) })
     }
 }
 
 impl RawPlace {
     /// Whether keys of both places can be read by one command.
     pub(crate) fn is_same(&self, other: &RawPlace) -> bool {
-        (self.server, self.limit.is_some()) == (other.server, other.limit.is_some())
+        let limit = |place: &RawPlace| place.limit.map(|limit| (limit.seconds, limit.is_standby));
+        (self.server, limit(self)) == (other.server, limit(other))
+    }
+
+    /// Whether it is on a standby server.
+    pub(crate) fn is_standby(&self) -> bool {
+        self.limit.is_some_and(|limit| limit.is_standby)
     }
 }
 
@@ -103,7 +124,7 @@ mod tests {
     use super::*;
 
     const NOW: Now = Now { wall: 1_700_000_000_000, mono: 0 };
-    const LIMIT: TtlLimit = TtlLimit { seconds: 300, now: NOW };
+    const LIMIT: TtlLimit = TtlLimit { seconds: 300, now: NOW, is_standby: true };
 
     #[test]
     fn no_exptime_lasts_longer_than_the_limit_and_a_shorter_one_is_kept() {

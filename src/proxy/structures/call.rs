@@ -20,6 +20,7 @@ use crate::proxy::key::StructureKey;
 use crate::proxy::observe::SeenKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::plan::{MetaWinner, StructurePlan};
+use crate::proxy::raw::forward::Forward;
 use crate::proxy::replies::dialect::Dialect;
 use crate::proxy::replies::meta::MetaDialect;
 use crate::proxy::replies::outcome::{ItemMarks, ReadOutcome, WriteOutcome};
@@ -37,7 +38,7 @@ const TOO_MANY_LOCKS: &str = "SERVER_ERROR too many locks of one connection\r\n"
 /// The reply to a command with a value that its server does not store.
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
 /// The reply to a meta command with a flag that does not apply.
-const BAD_FLAG: &str = "CLIENT_ERROR a flag does not apply to the key of a structure\r\n";
+pub(crate) const BAD_FLAG: &str = "CLIENT_ERROR a flag does not apply to the key of a structure\r\n";
 
 /// A command that writes, or an `mg`.
 pub(crate) struct StructureCall {
@@ -54,6 +55,17 @@ enum State {
     Run(StructureRun),
     /// The release of a lock that the client has.
     Release(StructureKey, oneshot::Receiver<Outcome>),
+    /// A command that may store an element of a table, whose name is noted around it.
+    Element(Box<Element>),
+}
+
+/// A command that may store an element of a table.
+struct Element {
+    /// Notes its name.
+    run: StructureRun,
+    forward: Forward,
+    /// The outcome and the reply, once there is one.
+    reply: Option<(metrics::Outcome, BytesMut)>,
 }
 
 impl StructureCall {
@@ -151,6 +163,26 @@ impl StructureCall {
         StructureCall::begin(request, Dialect::Meta(dialect), key, proxy, client)
     }
 
+    /// Begins a command that may store an element. `forward` sends it. The error is a line with its CRLF.
+    pub(crate) fn element(
+        key: StructureKey,
+        dialect: Dialect,
+        proxy: &Proxy,
+        client: &Client,
+        forward: impl FnOnce() -> Forward,
+    ) -> Result<StructureCall, &'static str> {
+        let StructurePlan { rule, pool, .. } = proxy.structure(&key);
+        let (rule, pool) = (*rule, *pool);
+        let (run, forward) = StructureRun::note(key, proxy, client, forward)?;
+        Ok(StructureCall {
+            state: State::Element(Box::new(Element { run, forward, reply: None })),
+            dialect,
+            rule,
+            pool,
+            stores: 0,
+        })
+    }
+
     fn begin(
         request: kinds::Request<'_>,
         dialect: Dialect,
@@ -192,6 +224,30 @@ impl StructureCall {
         let CallScope { proxy, client, .. } = scope;
         let released;
         let outcome = match &mut self.state {
+            State::Element(element) => {
+                let Element { run, forward, reply } = &mut **element;
+                let is_noted = run.poll(proxy, client);
+                if reply.is_none() {
+                    let mut bytes = BytesMut::new();
+                    let (outcome, large) = ready!(forward.poll(scope, &mut bytes));
+                    if let Some(large) = large {
+                        bytes.extend_from_slice(&large.bytes);
+                        bytes.extend_from_slice(large.trailer);
+                    }
+                    *reply = Some((outcome, bytes));
+                }
+                let (Some((counted, bytes)), true) = (reply, is_noted) else { return Poll::Pending };
+                return Poll::Ready(match run.outcome() {
+                    Some(Outcome::Stored(_)) | None => {
+                        out.extend_from_slice(bytes);
+                        *counted
+                    }
+                    Some(failed) => {
+                        self.dialect.write(&write_outcome(failed), 0, out);
+                        counted_write(failed)
+                    }
+                });
+            }
             State::Release(_, outcome) => {
                 released = ready!(Pin::new(outcome).poll(cx)).unwrap_or(Outcome::Failed(Failure::Down));
                 &released
@@ -227,6 +283,7 @@ impl StructureCall {
         let key = match &self.state {
             State::Release(key, _) => key,
             State::Run(run) => run.key(),
+            State::Element(element) => element.run.key(),
         };
         scope.count(self.rule, counted, || SeenKey::structure(key, bytes, proxy));
         Poll::Ready(counted)

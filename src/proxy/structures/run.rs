@@ -3,14 +3,17 @@
 
 use std::rc::Rc;
 
+use smallvec::SmallVec;
+
 use crate::error::Failure;
-use crate::kinds::{self, Command, Inputs, Machine, Outcome, Replies, Reply, Request, Step};
+use crate::kinds::{self, Command, Commands, Inputs, Kind, Machine, Outcome, Replies, Reply, Request, Step};
 use crate::proxy::client::Client;
 use crate::proxy::key::StructureKey;
 use crate::proxy::kind_wire;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::plan::StructurePlan;
 use crate::proxy::scope::AccessSet;
+use crate::rule::Captures;
 use crate::upstream::connection::Connection;
 use crate::upstream::pending_replies::ReplyId;
 
@@ -38,19 +41,46 @@ impl StructureRun {
         Ok(run)
     }
 
+    /// Begins to note the name of an element, and sends the commands of the first round trip. `store`, which is called between
+    /// them, sends the command that stores the element. The error is a line with its CRLF.
+    pub(crate) fn note<T>(
+        key: StructureKey,
+        proxy: &Proxy,
+        client: &Client,
+        store: impl FnOnce() -> T,
+    ) -> Result<(StructureRun, T), &'static str> {
+        let mut machine = kinds::note(&key.key, key.length)?;
+        let first = machine.resume(Replies::new(), &proxy.kind_inputs());
+        let mut run = StructureRun { key, machine, sent: Vec::new(), outcome: None };
+        let mut last = match first {
+            Step::Send(commands) => commands,
+            Step::Done(outcome) => {
+                run.outcome = Some(outcome);
+                Commands::new()
+            }
+        };
+        let behind = last.split_off(last.len().saturating_sub(1));
+        run.send(last, proxy, client);
+        let stored = store();
+        run.send(behind, proxy, client);
+        Ok((run, stored))
+    }
+
+    fn send(&mut self, commands: Commands, proxy: &Proxy, client: &Client) {
+        let connection = proxy.structure_connection(&self.key);
+        let send = |command: Command| {
+            let (shape, epoch) = (kind_wire::shape(&command.operation), command.operation.epoch());
+            let encode = |out: &mut _| kind_wire::encode(&command, out);
+            let id = connection.send_guard_shaped(&client.pending, shape, epoch, encode);
+            (command, id)
+        };
+        self.sent.extend(commands.into_iter().map(send));
+    }
+
     fn resume(&mut self, replies: Replies, proxy: &Proxy, client: &Client) {
         match self.machine.resume(replies, &proxy.kind_inputs()) {
             Step::Done(outcome) => self.outcome = Some(outcome),
-            Step::Send(commands) => {
-                let connection = proxy.structure_connection(&self.key);
-                let send = |command: Command| {
-                    let (shape, epoch) = (kind_wire::shape(&command.operation), command.operation.epoch());
-                    let encode = |out: &mut _| kind_wire::encode(&command, out);
-                    let id = connection.send_guard_shaped(&client.pending, shape, epoch, encode);
-                    (command, id)
-                };
-                self.sent = commands.into_iter().map(send).collect();
-            }
+            Step::Send(commands) => self.send(commands, proxy, client),
         }
     }
 
@@ -97,6 +127,33 @@ impl Proxy {
                 StructureKey { server, length, ..key }
             }
         }
+    }
+
+    /// The element of a table that has this key, if one has.
+    pub(crate) fn element(&self, key: &[u8]) -> Option<StructureKey> {
+        if !self.plan.has_tables {
+            return None;
+        }
+        let rule = self.plan.rules.find(key, &mut Captures::default())?;
+        let structure = self.plan.rule_plans[rule].structure?;
+        let StructurePlan { kind: kind @ Kind::Table(_), prefix, pool, .. } =
+            &self.plan.structures[structure]
+        else {
+            return None;
+        };
+        let length = kinds::split(kind, *prefix, key);
+        let server = self.pools[*pool].server_index(&key[..length]);
+        (length < key.len()).then(|| StructureKey {
+            structure,
+            server,
+            key: SmallVec::from_slice(key),
+            length,
+        })
+    }
+
+    /// The hash that stands for the table of an element in what a command accesses.
+    pub(crate) fn element_access_hash(&self, key: &[u8]) -> Option<u64> {
+        self.element(key).and_then(|element| self.structure_access_hash(&element))
     }
 
     fn kind_inputs(&self) -> Inputs {

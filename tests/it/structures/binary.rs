@@ -6,6 +6,7 @@ use crate::binary::packet::*;
 const COUNTER: &str = "a counter has only the commands incr, decr, get, set, add, delete";
 const WINDOW: &str = "a window has only the commands incr, get, delete";
 const LIST: &str = "a list has only the commands append, get, get KEY@ELEMENT, delete";
+const TABLE: &str = "a table has only the commands get, delete, and any command on KEY/NAME";
 const LOCK: &str = "a lock has only the commands add, get, delete";
 
 #[test]
@@ -15,6 +16,7 @@ fn a_binary_client_has_the_commands_of_each_kind_and_no_other() {
         rule("rate", "rate:*", "window", "window = \"1h\""),
         rule("online", "online:*", "window", "window = \"1h\"\nunique = true"),
         rule("lists", "list:*", "list", ""),
+        rule("carts", "cart:*", "table", ""),
         rule("locks", "lock:*", "lock", "ttl = \"1h\""),
     ];
     let (_servers, sidecars) = fleet(&rules);
@@ -58,6 +60,20 @@ fn a_binary_client_has_the_commands_of_each_kind_and_no_other() {
     assert_eq!(client.ask(Packet::new(DELETE, "list:1")).status, SUCCESS);
     assert_eq!(client.ask(Packet::new(DELETE, "list:1")).status, NOT_FOUND);
 
+    // Tables.
+    assert_eq!(client.set("cart:1/ann", "one"), SUCCESS);
+    assert_eq!(client.ask(Packet::store(ADD, "cart:1/ann", "x", 0)).status, EXISTS);
+    assert_eq!(client.ask(Packet::count(INCREMENT, "cart:1/n", 7, 0)).number(), 7);
+    assert_eq!(client.ask(Packet::count(INCREMENT, "cart:1/none", 7, never)).status, NOT_FOUND);
+    assert_eq!(client.ask(Packet::new(APPEND, "cart:1/ann").with_value("+")).status, SUCCESS);
+    assert_eq!(other.get("cart:1/ann").as_deref(), Some("one+"));
+    let listed = other.get("cart:1").unwrap();
+    assert!(["ann\nn\n", "n\nann\n"].contains(&listed.as_str()), "{listed}");
+    assert_eq!(client.set("cart:1/a b", "x"), INVALID);
+    assert_eq!(client.ask(Packet::new(DELETE, "cart:1/n")).status, SUCCESS);
+    assert_eq!(client.ask(Packet::new(DELETE, "cart:1")).status, SUCCESS);
+    assert_eq!((client.get("cart:1/ann"), client.get("cart:1")), (None, None));
+
     // Locks.
     assert_eq!(client.ask(Packet::store(ADD, "lock:1", "ann", 0)).status, SUCCESS);
     assert_eq!(other.ask(Packet::store(ADD, "lock:1", "bob", 0)).status, EXISTS);
@@ -86,6 +102,8 @@ fn a_binary_client_has_the_commands_of_each_kind_and_no_other() {
         (touch(TOUCH, "list:1"), LIST),
         (Packet::count(INCREMENT, "list:1", 0, 0), LIST),
         (Packet::new(APPEND, "list:1").with_value("+a\n").with_cas(5), no_cas),
+        (Packet::store(SET, "cart:1", "x", 0), TABLE),
+        (touch(GAT, "cart:1"), TABLE),
         (Packet::store(SET, "lock:1", "ann", 0), LOCK),
         (Packet::count(INCREMENT, "lock:1", 0, 0), LOCK),
         (touch(TOUCH, "lock:1"), LOCK),

@@ -204,6 +204,7 @@ fn each_command_takes_the_round_trips_that_the_page_says() {
         rule("online", "online:*", "window", "window = \"1h\"\nunique = true"),
         rule("events", "log:*", "log", "window = \"10d\"\nslot = \"1d\""),
         rule("lists", "list:*", "list", "ttl = \"1h\""),
+        rule("carts", "cart:*", "table", ""),
         rule("locks", "lock:*", "lock", "ttl = \"1h\""),
         rule("fences", "fence:*", "lock", "ttl = \"1h\"\nfence = true"),
     ];
@@ -233,6 +234,12 @@ fn each_command_takes_the_round_trips_that_the_page_says() {
         ("list:1", "get list:1", "x\n", 2),
         ("list:1", "get list:1", "x\n", 1),
         ("list:1", "delete list:1", "DELETED", 1),
+        ("cart:1", "set cart:1/ann 0 0 1\r\nx", "STORED", 1),
+        ("cart:1", "set cart:1/ann 0 0 1\r\ny", "STORED", 1),
+        ("cart:1/ann", "get cart:1/ann", "y", 1),
+        // It folds the second name.
+        ("cart:1", "get cart:1", "ann\n", 2),
+        ("cart:1", "delete cart:1/ann", "DELETED", 1),
         ("lock:1", "delete lock:1", "NOT_FOUND", 0),
         ("lock:1", "add lock:1 0 0 1\r\nx", "STORED", 1),
         ("lock:1", "add lock:1 0 0 1\r\nx", "NOT_STORED", 1),

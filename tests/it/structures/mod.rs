@@ -7,6 +7,7 @@ mod counter;
 mod list;
 mod lock;
 mod log;
+mod table;
 mod window;
 
 use crate::world::{Kennel, Memcached, addresses, memcacheds, sidecar_toml, without_failover};
