@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 
-use super::{fleet, rule, store, text};
+use super::{Ends, fleet, rule, store, text};
 use crate::client::Client;
 use crate::world::{Kennel, Memcached, addresses, direct, sidecar_toml, without_failover};
 
@@ -103,6 +103,7 @@ fn no_acknowledged_element_is_lost_to_writers_and_folds_through_two_sidecars() {
     // Each writer has elements of its own, so it knows what the list has of them.
     let kept: HashSet<String> = thread::scope(|scope| {
         let is_over = &is_over;
+        let _ends = Ends(is_over);
         for sidecar in &sidecars {
             let mut client = sidecar.client();
             scope.spawn(move || {
@@ -143,9 +144,7 @@ fn no_acknowledged_element_is_lost_to_writers_and_folds_through_two_sidecars() {
             }
         };
         let writers: Vec<_> = (0..WRITERS).map(|n| scope.spawn(write(n))).collect();
-        let kept = writers.into_iter().flat_map(|writer| writer.join().expect("a writer")).collect();
-        is_over.store(true, SeqCst);
-        kept
+        writers.into_iter().flat_map(|writer| writer.join().expect("a writer")).collect()
     });
     let found: HashSet<_> = elements(&mut sidecars[0].client(), "f:1").into_iter().collect();
     assert_eq!(found, kept);

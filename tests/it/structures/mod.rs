@@ -10,6 +10,8 @@ mod log;
 mod table;
 mod window;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::world::{Kennel, Memcached, addresses, memcacheds, sidecar_toml, without_failover};
 
 /// A rule with this kind for [`sidecar_toml`]; `more` are additional lines of TOML.
@@ -40,6 +42,15 @@ fn fleet_with(rules: &[String], timeout: &str) -> (Vec<Memcached>, [Kennel; 2]) 
 fn store(client: &mut crate::client::Client, command: &str, value: &str) -> String {
     client.send(format!("{command} {}\r\n{value}\r\n", value.len()).as_bytes());
     client.line()
+}
+
+/// Ends the threads of a test, also if the test fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 /// The value of a key as text.

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
-use super::{fleet, impatient_fleet, rule, store, text};
+use super::{Ends, fleet, impatient_fleet, rule, store, text};
 use crate::client::Client;
 use crate::world::{direct, eventually};
 
@@ -117,6 +117,7 @@ fn listings_and_elements_agree_with_writers_that_die_and_a_server_that_restarts(
     let mut a = Some(a);
     thread::scope(|scope| {
         let (is_over, written) = (&is_over, &written);
+        let _ends = Ends(is_over);
         for n in 0..4 {
             // Those of the first sidecar lose it in the middle of a command.
             let sidecar = if n < 2 { a.as_ref().expect("it lives") } else { &b };
@@ -160,7 +161,6 @@ fn listings_and_elements_agree_with_writers_that_die_and_a_server_that_restarts(
         servers[0].kill();
         servers[0].restart();
         until(written.load(SeqCst) + 600);
-        is_over.store(true, SeqCst);
     });
     let mut client = b.client();
     eventually("all servers are used", || client.execute("set cart:0/last 0 0 1\r\nx") == "STORED");
