@@ -156,12 +156,18 @@ pub enum KeysAt {
 pub struct RuleRow {
     /// Its name.
     pub name: String,
+    /// Its kind; `none` for the keys that no rule matches.
+    pub kind: &'static str,
     /// Keys answered with a fresh value.
     pub hits: u64,
     /// Keys answered with a stale value.
     pub stale: u64,
     /// Keys answered with a miss.
     pub misses: u64,
+    /// Commands that have stored, counted or deleted something.
+    pub writes: u64,
+    /// Keys answered with an error.
+    pub errors: u64,
     /// Rebuilds that were stored.
     pub rebuilds: u64,
     /// Keys answered with another value than a fresh one, or after a wait, while one client built the value.

@@ -13,7 +13,7 @@ use super::plan;
 use super::view::Shown;
 use crate::admin::ConfigState;
 use crate::clock::{Clock, unix_ms};
-use crate::config::{Config, KeyValues, Loaded};
+use crate::config::{Config, KeyValues, Loaded, Rule, RuleKind};
 use crate::failover::Views;
 use crate::listener::{self, BoundListeners};
 use crate::metrics::ConfigInfo;
@@ -139,7 +139,12 @@ impl InForce {
         certificates.extend(self.pools.iter().flat_map(|running| running.security.certificates()));
         certificates.sort();
         certificates.dedup_by(|a, b| a.0 == b.0);
-        ConfigInfo { hash: self.hash(), certificates }
+        let kind = |rule: &Rule| match &rule.kind {
+            RuleKind::Structure(kind) => Some((rule.name.clone(), kind.word())),
+            RuleKind::Raw | RuleKind::Guarded { .. } => None,
+        };
+        let structures = self.config.rules.iter().filter_map(kind).collect();
+        ConfigInfo { hash: self.hash(), certificates, structures }
     }
 
     /// What differs in the next configuration, one line for each key, and what takes effect only in the next process.

@@ -74,6 +74,7 @@ fn hash(of: impl Hash) -> u64 {
 pub(super) fn observed(config: &Config) -> ObserverSettings {
     ObserverSettings {
         rules: config.rules.iter().map(|rule| rule.name.as_str().into()).collect(),
+        kinds: config.rules.iter().map(|rule| rule.kind.word()).collect(),
         pools: config.pools.iter().map(|pool| pool.name.as_str().into()).collect(),
         slow: config.log.slow,
         keys: config.log.keys,

@@ -207,12 +207,16 @@ impl admin::View for AdminView {
                 .collect(),
         });
         let pools = pools.collect();
-        let rules = self.metrics.rule_totals().into_iter().map(|totals| {
+        let kinds = shown.observed.kinds.iter().copied().chain(std::iter::repeat("none"));
+        let rules = self.metrics.rule_totals().into_iter().zip(kinds).map(|(totals, kind)| {
             let seconds = |builds: u64| totals.build_ms as f64 / 1e3 / builds as f64;
             let build_seconds = (totals.builds > 0).then(|| seconds(totals.builds));
             let served = totals.hits + totals.stale + totals.outage;
             RuleRow {
                 name: totals.rule,
+                kind,
+                writes: totals.writes,
+                errors: totals.errors,
                 hits: totals.hits,
                 stale: totals.stale,
                 misses: totals.misses,

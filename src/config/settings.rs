@@ -138,6 +138,17 @@ pub enum RuleKind {
     Structure(Kind),
 }
 
+impl RuleKind {
+    /// The word in the configuration.
+    pub fn word(&self) -> &'static str {
+        match self {
+            RuleKind::Raw => "raw",
+            RuleKind::Guarded { .. } => "guarded",
+            RuleKind::Structure(kind) => kind.word(),
+        }
+    }
+}
+
 impl Config {
     /// The files that it names: certificates, keys and passwords.
     pub fn files(&self) -> Vec<PathBuf> {

@@ -1,6 +1,7 @@
 //! Which machine carries out a client's command.
 
 use super::counter;
+use super::item::ItemKey;
 use super::list;
 use super::lock;
 use super::log;
@@ -41,6 +42,18 @@ pub fn commands_of(kind: &Kind) -> &'static str {
         Kind::Table(_) => table::COMMANDS,
         Kind::Window(window) if window.unique => window::UNIQUE_COMMANDS,
         Kind::Window(_) => window::COMMANDS,
+    }
+}
+
+/// The items that tell what a structure has, if none is under its own key: of a window or log those of its slots, of a list or table those
+/// of its shards. Of other kinds, none. `now`: wall time in ms.
+pub fn items_below(kind: &Kind, own: &[u8], now: u64) -> Vec<ItemKey> {
+    match kind {
+        Kind::Counter(_) | Kind::Lock(_) => Vec::new(),
+        Kind::List(_) => list::items_below(own),
+        Kind::Table(_) => table::items_below(own),
+        Kind::Log(settings) => log::items_below(settings, own, now),
+        Kind::Window(settings) => window::items_below(settings, own, now),
     }
 }
 

@@ -49,6 +49,11 @@ pub(super) fn own_length(prefix: usize, key: &[u8]) -> usize {
     memchr::memchr(b'@', behind).map_or(key.len(), |at| prefix + at)
 }
 
+/// The items of all shards.
+pub(super) fn items_below(own: &[u8]) -> Vec<ItemKey> {
+    shards::keys(own, 'e').unwrap_or_default()
+}
+
 /// Begins a client's command. The first `length` bytes of `key` are the list's own key.
 pub(super) fn begin(
     settings: &List,

@@ -24,7 +24,7 @@ use self::append::Append;
 use self::cursor::Place;
 pub(super) use self::ends::LogEnds;
 use self::read::Read;
-use self::slots::Slots;
+use self::slots::{Slots, reserved_key};
 use super::item::{ItemKey, TOO_LONG};
 use super::machine::Machine;
 use super::request::{Request, Verb};
@@ -47,6 +47,12 @@ const MAX_OWN: usize = 110;
 pub(super) fn own_length(prefix: usize, key: &[u8]) -> usize {
     let behind = key.get(prefix..).unwrap_or_default();
     memchr::memchr(b'@', behind).map_or(key.len(), |at| prefix + at)
+}
+
+/// The numbers of all slots.
+pub(super) fn items_below(settings: &Log, own: &[u8], now: u64) -> Vec<ItemKey> {
+    let slots = Slots::at(now, settings);
+    (slots.oldest()..=slots.current + 1).filter_map(|slot| reserved_key(own, slot).ok()).collect()
 }
 
 /// Begins a client's command. The first `length` bytes of `key` are the log's own key.

@@ -26,7 +26,7 @@ mod settings;
 mod model;
 
 pub use command::{Cas, Command, Commands, Mode, Operation, Replies, Reply, Value};
-pub use dispatch::{begin, commands_of, split, split_store};
+pub use dispatch::{begin, commands_of, items_below, split, split_store};
 pub use hold::Hold;
 pub use item::{INFIX, ItemKey, is_reserved};
 pub use lock::HoldMachine;

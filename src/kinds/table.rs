@@ -40,6 +40,11 @@ pub(super) fn own_length(prefix: usize, key: &[u8]) -> usize {
     memchr::memchr(b'/', behind).map_or(key.len(), |at| prefix + at)
 }
 
+/// The items with the names of the elements.
+pub(super) fn items_below(own: &[u8]) -> Vec<ItemKey> {
+    shards::keys(own, 'n').unwrap_or_default()
+}
+
 /// Begins a client's command on the table itself.
 pub(super) fn begin(own: &[u8], request: Request<'_>) -> Result<Box<dyn Machine>, &'static str> {
     let keys = shards::keys(own, 'n')?;

@@ -91,6 +91,11 @@ fn slot_key(own: &[u8], slot: u64) -> Result<ItemKey, &'static str> {
     item_below(own, format!("w{slot}").as_bytes())
 }
 
+/// The numbers of all slots.
+pub(super) fn items_below(settings: &Window, own: &[u8], now: u64) -> Vec<ItemKey> {
+    Slots::at(now, settings).all().filter_map(|slot| slot_key(own, slot).ok()).collect()
+}
+
 /// Begins a client's command. The first `length` bytes of `key` are the window's own key.
 pub(super) fn begin(
     settings: &Window,

@@ -1,6 +1,6 @@
 //! What a scrape returns: the counters of all workers, as Prometheus's families.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -42,6 +42,7 @@ impl Collector for Collect {
         let mut page = Page(Vec::with_capacity(TABLE.len()));
         let counts = &*self.state.counts();
         by_rule(counts, &mut page);
+        by_kind(counts, &mut page);
         by_server(counts, &mut page);
         failover(counts, &mut page);
         discovery(&self.state, &mut page);
@@ -124,6 +125,26 @@ fn by_rule(counts: &Counts, page: &mut Page) {
         requests, durations, ages, stale, leases, rebuilds, dropped, waits, plain, slow, near, locks,
     ]);
     page.value(table::NEAR_BYTES, counts.own(layout::NEAR_BYTES) as f64);
+}
+
+/// A rule that is no longer there is not in the sums: a kind restarts from less when its rule is removed.
+fn by_kind(counts: &Counts, page: &mut Page) {
+    let mut requests = Series::of(table::STRUCTURE_REQUESTS);
+    let mut rules: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (name, kind) in &counts.config.structures {
+        let at = counts.rules.iter().position(|rule| rule == name);
+        rules.entry(kind).or_default().extend(at);
+    }
+    for (kind, rules) in rules {
+        for &command in Command::ALL {
+            for &outcome in Outcome::ALL {
+                let cell = layout::request(command, outcome);
+                let count = rules.iter().map(|&rule| counts.of_rule(rule, cell)).sum();
+                requests.count(&[kind, command.word(), outcome.word()], count);
+            }
+        }
+    }
+    page.extend([requests]);
 }
 
 fn by_server(counts: &Counts, page: &mut Page) {

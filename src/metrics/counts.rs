@@ -63,6 +63,8 @@ pub struct ConfigInfo {
     pub hash: String,
     /// The certificates of listeners and pools: each file, and when it expires, in seconds of Unix time.
     pub certificates: Vec<(String, i64)>,
+    /// The rules whose keys are structures: each name, and its kind.
+    pub structures: Vec<(String, &'static str)>,
 }
 
 impl Counts {

@@ -54,6 +54,10 @@ pub struct RuleTotals {
     pub stale: u64,
     /// Keys answered with a miss of any kind.
     pub misses: u64,
+    /// Commands that have stored, counted or deleted something.
+    pub writes: u64,
+    /// Keys answered with an error.
+    pub errors: u64,
     /// Leases that ended with a stored fill.
     pub rebuilds: u64,
     /// Keys answered with a value that was built while no server answered.
@@ -192,6 +196,10 @@ impl Metrics {
                 hits: answered(Outcome::Hit),
                 stale: answered(Outcome::Stale),
                 misses: answered(Outcome::Miss) + answered(Outcome::MissWon) + answered(Outcome::MissHeld),
+                writes: answered(Outcome::Stored) + answered(Outcome::Counted) + answered(Outcome::Deleted),
+                errors: answered(Outcome::Error)
+                    + answered(Outcome::ClientError)
+                    + answered(Outcome::ServerError),
                 rebuilds: counts.shared_of_rule(rule, layout::lease(LeaseEnd::Filled)),
                 outage: answered(Outcome::Outage),
                 waits_filled: counts.shared_of_rule(rule, layout::wait(WaitEnd::Filled)),

@@ -52,6 +52,8 @@ macro_rules! table {
 table! {
     REQUESTS = Counter "kennel_requests_total" ["rule", "command", "outcome"]
         "Requests answered, counted per key: a get of three keys counts three times.";
+    STRUCTURE_REQUESTS = Counter "kennel_structure_requests_total" ["kind", "command", "outcome"]
+        "Requests for structures answered, by the kind of the rule and counted per key. They are in kennel_requests_total too.";
     REQUEST_DURATION = Histogram "kennel_request_duration_seconds" ["rule"]
         "Time from when a request is parsed until its reply is ready, including waits.";
     STALE_AGE = Histogram "kennel_stale_age_seconds" ["rule"]

@@ -80,7 +80,8 @@ fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
     metrics.show_failover(std::sync::Arc::new(SecondServer));
     metrics.show_discovery(std::sync::Arc::new(OneEntry));
     let certificates = vec![("cert.pem".to_owned(), 1_800_000_000)];
-    metrics.show_config(ConfigInfo { hash: "0badcafe".to_owned(), certificates });
+    let structures = vec![("users".to_owned(), "counter")];
+    metrics.show_config(ConfigInfo { hash: "0badcafe".to_owned(), certificates, structures });
 }
 
 /// The failover of one server of two.
@@ -395,4 +396,27 @@ fn the_former_configuration_is_shown_until_the_next_one_is() {
     assert!(shows("former"), "{}", metrics.render());
     metrics.show_config(info("next"));
     assert!(shows("next") && !shows("former"));
+}
+
+#[test]
+fn the_requests_of_a_kind_are_those_of_its_rules() {
+    let rules = ["views", "votes", "rate", "pages"].map(str::to_owned).to_vec();
+    let metrics = Metrics::new(rules, Vec::new(), 2);
+    let structures = [("views", "counter"), ("votes", "counter"), ("rate", "window"), ("gone", "lock")];
+    let structures = structures.map(|(rule, kind)| (rule.to_owned(), kind)).to_vec();
+    metrics.show_config(ConfigInfo { structures, ..ConfigInfo::default() });
+    for rule in 0..4 {
+        metrics.worker(rule % 2).request(rule, Command::Incr, Outcome::Counted, MS);
+    }
+    let page = scrape(&metrics);
+    let of_kinds: Vec<_> = page
+        .samples
+        .iter()
+        .filter(|(series, _)| series.starts_with("kennel_structure_requests_total{"))
+        .map(|(series, count)| (series.as_str(), *count))
+        .collect();
+    let series = |kind| {
+        format!("kennel_structure_requests_total{{kind=\"{kind}\",command=\"incr\",outcome=\"counted\"}}")
+    };
+    assert_eq!(of_kinds, [(&*series("counter"), 2.0), (&*series("window"), 1.0)]);
 }

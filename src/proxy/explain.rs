@@ -32,6 +32,7 @@ use debug_reply::DebugReply;
 mod debug_reply;
 mod describe;
 mod report;
+mod structure;
 mod text;
 
 pub use report::{AskedBy, Explanation, NearReport, SCHEMA, shown};
@@ -115,6 +116,7 @@ impl Proxy {
             earlier_rules,
             place: None,
             item: None,
+            structure: None,
             lock: None,
             tags: Vec::new(),
             elsewhere: None,
@@ -134,14 +136,11 @@ impl Proxy {
                     explanation.tags = self.explain_tag(&name, &pending).await;
                 }
                 KeyClass::Raw { pool, rule } => {
-                    self.explain_raw(key, pool, rule, &mut explanation, &pending).await
+                    let follows = self.pools[pool].on_error() == OnError::Standby;
+                    self.explain_raw(key, pool, rule, follows, &mut explanation, &pending).await
                 }
                 KeyClass::Structure(of) => {
-                    let plan = &self.plan.structures[of.structure];
-                    let (word, pool, rule) = (plan.kind.word(), plan.pool, plan.rule);
-                    self.explain_raw(of.own_key(), pool, rule, &mut explanation, &pending).await;
-                    explanation.class = Class::Structure;
-                    explanation.notes = vec![describe::structure_note(word)];
+                    self.explain_structure(&of, &mut explanation, &pending).await;
                 }
                 KeyClass::Reserved => {
                     explanation.class = Class::Reserved;
@@ -219,11 +218,13 @@ impl Proxy {
         }
     }
 
+    /// `follows`: whether the key follows its server's place.
     async fn explain_raw(
         self: &Rc<Proxy>,
         key: &[u8],
         pool: usize,
         rule: usize,
+        follows: bool,
         explanation: &mut Explanation,
         pending: &Rc<PendingReplies>,
     ) {
@@ -231,7 +232,6 @@ impl Proxy {
         let placed = self.element(key).map_or(key.len(), |element| element.length);
         let placed = &key[..placed];
         let home = self.pools[pool].server_index(placed);
-        let follows = self.pools[pool].on_error() == OnError::Standby;
         let place = if follows { self.place_of_key(pool, key, home) } else { Place::fixed(home) };
         let debug = self.ask_debug(&self.pools[pool].connections()[place.server], key, pending);
         let elsewhere = self.other(pool).map(|(other, kind)| {

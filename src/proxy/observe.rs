@@ -138,6 +138,7 @@ impl Proxy {
         let sighting = Sighting {
             key: seen.key,
             rule: observer.rule(rule),
+            kind: observer.kind(rule),
             server,
             pool: seen.server.map_or(&observer.no_pool, |(pool, _)| observer.pool(pool)),
             client,

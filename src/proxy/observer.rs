@@ -17,6 +17,8 @@ const SLOW_REPLY_SHARE: u32 = 8;
 pub struct ObserverSettings {
     /// The names of the rules.
     pub rules: Vec<Arc<str>>,
+    /// Their kinds, as the configuration names them.
+    pub kinds: Vec<&'static str>,
     /// The names of the pools.
     pub pools: Vec<Arc<str>>,
     /// Requests that take at least this long are logged; `None`: none are.
@@ -72,6 +74,11 @@ impl Observer {
     /// Replies of servers that take at least this long are noted.
     pub(super) fn slow_reply(&self) -> Duration {
         self.settings.slow.map_or(Duration::MAX, |slow| slow / SLOW_REPLY_SHARE)
+    }
+
+    /// The kind of a rule; `none` for no rule.
+    pub(super) fn kind(&self, rule: usize) -> &'static str {
+        self.settings.kinds.get(rule).copied().unwrap_or("none")
     }
 
     pub(super) fn rule(&self, rule: usize) -> &Arc<str> {

@@ -126,6 +126,8 @@ pub struct Sighting<'a> {
     pub key: &'a [u8],
     /// The rule's name.
     pub rule: &'a Arc<str>,
+    /// Its kind; `none` for no rule.
+    pub kind: &'static str,
     /// The server's name in the configuration; `None` if the request needed no server.
     pub server: Option<&'a str>,
     /// The name of the server's pool.
@@ -151,6 +153,8 @@ pub struct Event {
     pub key: Box<[u8]>,
     /// The rule's name.
     pub rule: Arc<str>,
+    /// Its kind; `none` for no rule.
+    pub kind: &'static str,
     /// The server, if one was needed.
     pub server: Option<Box<str>>,
     /// The server's pool.

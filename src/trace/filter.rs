@@ -196,6 +196,7 @@ mod tests {
         let seen = Sighting {
             key: b"blog:1:page:7",
             rule: &rule,
+            kind: "guarded",
             server: Some("10.0.0.1:11211"),
             pool: &pool,
             client: Peer::Unix(None),

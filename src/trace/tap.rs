@@ -77,6 +77,7 @@ impl Tap {
                         at_ms: at_ms(),
                         key: shown(seen.key),
                         rule: Arc::clone(seen.rule),
+                        kind: seen.kind,
                         server: seen.server.map(Into::into),
                         pool: Arc::clone(seen.pool),
                         client: seen.client,
@@ -240,6 +241,7 @@ mod tests {
             let seen = Sighting {
                 key,
                 rule: &self.rule,
+                kind: "guarded",
                 server: Some("s"),
                 pool: &self.pool,
                 client: Peer::Sidecar,

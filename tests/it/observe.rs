@@ -53,7 +53,7 @@ impl Tool {
         self.lines.try_iter()
     }
 
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.line()).expect("JSON")
     }
 

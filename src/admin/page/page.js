@@ -292,9 +292,12 @@ function rules(all) {
     { title: "hits", metric: requests, n: true, of: (r) => count(r.hits) },
     { title: "stale", metric: requests, n: true, of: (r) => count(r.stale) },
     { title: "misses", metric: requests, n: true, of: (r) => count(r.misses) },
+    { title: "writes", metric: requests, n: true, of: (r) => count(r.writes) },
+    { title: "errors", metric: requests, n: true, of: (r) => count(r.errors) },
     { title: "rebuilds", metric: "kennel_leases_total", n: true, of: (r) => count(r.rebuilds) },
     { title: "mean build", metric: "kennel_rebuild_duration_seconds", n: true, of: (r) => seconds(r.build_seconds) },
     { title: "what it saves", metric: "kennel_requests_total, kennel_waits_total, kennel_rebuild_duration_seconds", of: saves },
+    { title: "kind", of: (r) => r.kind },
   ];
   return table("Rules, in the order of the configuration", columns, all);
 }

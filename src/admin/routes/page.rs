@@ -175,9 +175,12 @@ fn server(server: &ServerRow) -> Value {
 fn rule(rule: &RuleRow) -> Value {
     json!({
         "name": rule.name,
+        "kind": rule.kind,
         "hits": rule.hits,
         "stale": rule.stale,
         "misses": rule.misses,
+        "writes": rule.writes,
+        "errors": rule.errors,
         "rebuilds": rule.rebuilds,
         "served_meanwhile": rule.served_meanwhile,
         "build_seconds": rule.build_seconds,

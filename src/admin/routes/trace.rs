@@ -63,6 +63,7 @@ struct EventJson<'a> {
     #[serde(flatten)]
     key: ShownKey,
     rule: &'a str,
+    kind: &'static str,
     outcome: &'static str,
     pool: &'a str,
     server: Option<&'a str>,
@@ -136,6 +137,7 @@ impl<'a> EventJson<'a> {
             command: event.happened.command(),
             key: ShownKey::of(&event.key),
             rule: &event.rule,
+            kind: event.kind,
             outcome: event.happened.outcome(),
             pool: &event.pool,
             server: event.server.as_deref(),

@@ -24,9 +24,7 @@ pub(super) const RAW_NOTE: &str = "the value of a raw key is not read, because t
 
 /// What is not told of a structure.
 pub(super) fn structure_note(kind: &str) -> String {
-    format!(
-        "the key is that of a {kind}: what stands under the key itself is told, and not what it has under further keys below @kennel:"
-    )
+    format!("the key is that of a {kind}: docs/structures.md tells what its commands do. Values are not read")
 }
 
 /// Why a server did not tell.
@@ -322,6 +320,13 @@ pub(super) fn summary(explanation: &Explanation) -> String {
         return "not served: there is no valid view, so where the keys of its server are is unknown"
             .to_owned();
     }
+    if let Some(items) = explanation.structure.as_ref().and_then(|structure| structure.items.as_ref()) {
+        return match &items.failure {
+            Some(why) => format!("unknown: {why}"),
+            None if items.found == 0 => "nothing is stored".to_owned(),
+            None => format!("stored: {} of {} items are there", items.found, items.all),
+        };
+    }
     let Some(item) = &explanation.item else { return "unknown".to_owned() };
     let builder = builder(explanation);
     let first = || item.why.first().map_or("", String::as_str);
@@ -329,6 +334,7 @@ pub(super) fn summary(explanation: &Explanation) -> String {
         ItemState::Unknown => format!("unknown: {}", item.failure.as_deref().unwrap_or("no answer")),
         ItemState::Nothing if explanation.class != Class::Guarded => "nothing is stored".to_owned(),
         ItemState::Nothing => "nothing is stored: the next reader builds the value".to_owned(),
+        ItemState::Present if explanation.class == Class::Structure => "stored".to_owned(),
         ItemState::Present => "stored, as the client sent it".to_owned(),
         ItemState::Fresh if item.header.is_none() => {
             "a plain value without a header, served as fresh".to_owned()

@@ -29,8 +29,10 @@ pub struct Explanation {
     pub earlier_rules: EarlierRules,
     /// Where the key is kept. `None` for a tag and for a reserved key.
     pub place: Option<PlaceReport>,
-    /// What stands there. `None` for a tag and for a reserved key.
+    /// What stands there. `None` for a tag, for a reserved key, and for a structure with items below its key.
     pub item: Option<ItemReport>,
+    /// Its kind and its items. `None` unless it is the key of a structure.
+    pub structure: Option<StructureReport>,
     /// Its lock. `None` unless the key is guarded.
     pub lock: Option<LockReport>,
     /// Its tags; of a tag, the tag itself.
@@ -194,6 +196,30 @@ pub struct ItemReport {
     pub header: Option<HeaderReport>,
     /// The stub; `None` if it is none.
     pub stub: Option<StubReport>,
+}
+
+/// A structure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StructureReport {
+    /// Its kind, as the configuration names it.
+    pub kind: &'static str,
+    /// Its items; `None` for a kind whose item is under the key itself.
+    pub items: Option<ItemsReport>,
+}
+
+/// The items of a structure: of a window or log one for each slot of time, of a list or table its shards.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct ItemsReport {
+    /// How many there can be.
+    pub all: usize,
+    /// How many of them are there.
+    pub found: usize,
+    /// Bytes that they take on the server; the entries of a log are not in it.
+    pub memory_bytes: u64,
+    /// Whole seconds until the last of them is gone; `None` if none is there, or none ends.
+    pub gone_in_s: Option<u32>,
+    /// Why the server did not tell of all.
+    pub failure: Option<String>,
 }
 
 /// The state of an item.

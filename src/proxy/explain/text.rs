@@ -4,8 +4,8 @@ use std::fmt::{self, Display, Write};
 
 use super::describe;
 use super::report::{
-    Class, ElsewhereReport, Explanation, ItemReport, ItemState, LocalReport, LockReport, OtherList,
-    PlaceReport, TagReport, TagServerReport, TagSource, TagStatus, ViewReport,
+    Class, ElsewhereReport, Explanation, ItemReport, ItemState, ItemsReport, LocalReport, LockReport,
+    OtherList, PlaceReport, TagReport, TagServerReport, TagSource, TagStatus, ViewReport,
 };
 
 /// The width of the column of names.
@@ -22,6 +22,9 @@ impl Display for Explanation {
         }
         if let Some(item) = &self.item {
             item_lines("item", item, &mut lines)?;
+        }
+        if let Some(items) = self.structure.as_ref().and_then(|structure| structure.items.as_ref()) {
+            lines.line("items", &show_items(items))?;
         }
         if let (Some(lock), Some(item)) = (&self.lock, &self.item) {
             lines.line("lock", &show_lock(lock, item))?;
@@ -55,7 +58,7 @@ impl Explanation {
         let class = match self.class {
             Class::Guarded => "guarded",
             Class::Raw => "raw",
-            Class::Structure => "structure",
+            Class::Structure => self.structure.as_ref().map_or("structure", |structure| structure.kind),
             Class::Tag => "the key of a tag",
             Class::Reserved => "reserved: clients must not use it",
         };
@@ -95,6 +98,15 @@ impl Lines<'_, '_> {
     fn line(&mut self, name: &str, text: &str) -> fmt::Result {
         writeln!(self.0, "  {name:NAME$}{text}")
     }
+}
+
+fn show_items(items: &ItemsReport) -> String {
+    let ItemsReport { all, found, memory_bytes, gone_in_s, failure } = items;
+    let mut text = format!("{found} of {all} are there, {memory_bytes} bytes of memory");
+    // Writing to a String cannot fail.
+    let _ = gone_in_s.map(|seconds| write!(text, ", the last is gone in {seconds} s"));
+    let _ = failure.as_ref().map(|why| write!(text, "; not all are known: {why}"));
+    text
 }
 
 fn show_place(place: &PlaceReport) -> String {

@@ -8,6 +8,7 @@ mod list;
 mod lock;
 mod log;
 mod table;
+mod seen;
 mod window;
 
 use std::sync::atomic::{AtomicBool, Ordering};
