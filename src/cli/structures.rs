@@ -4,11 +4,21 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::config::units::show_duration;
-use crate::kinds::{Counter, Kind, List, Lock, Log, Table, Window};
+use crate::kinds::{Copied, Counter, Kind, List, Lock, Log, Table, Window};
 
 /// Writes what the settings of a structure mean, on indented lines.
 pub(super) fn write(f: &mut fmt::Formatter<'_>, kind: &Kind) -> fmt::Result {
     match kind {
+        Kind::Copied(Copied { counter }) => {
+            if let Some(Counter { ttl }) = counter {
+                writeln!(f, "    incr and decr create a counter that is not there; {}", lives(*ttl))?;
+            }
+            writeln!(f, "    each value is on two servers, and is kept while one of them lives")?;
+            writeln!(
+                f,
+                "    a change takes three round trips, and fails while a server of the two is away and nothing takes its place yet"
+            )
+        }
         Kind::Counter(Counter { ttl }) => {
             writeln!(f, "    incr and decr create a counter that is not there; {}", lives(*ttl))?;
             writeln!(f, "    a count that was acknowledged is kept while its server lives")
@@ -99,8 +109,9 @@ mod tests {
     use crate::config::Config;
 
     fn describe(keys: &str) -> String {
-        let text =
-            format!("pools.main.servers = [\"a:11211\"]\n[[rules]]\nname = \"x\"\nmatch = \"x:*\"\n{keys}");
+        let text = format!(
+            "pools.main.servers = [\"a:11211\", \"b:11211\", \"c:11211\"]\n[[rules]]\nname = \"x\"\nmatch = \"x:*\"\n{keys}"
+        );
         let all = Description(&Config::read("test.toml", &text, []).unwrap()).to_string();
         let (_, rules) = all.split_once("  rules[0] x: x:*, ").unwrap();
         rules.split_once("  all other keys").unwrap().0.to_owned()
@@ -166,6 +177,17 @@ mod tests {
                 "lock, in pool main\n    add takes a lock for as long as the client's connection lives; only that connection can \
                  delete it\n    the lock of a dead sidecar expires after 5s, unless the client sets an exptime\n    get returns \
                  the owner and a number that grows from hold to hold\n",
+            ),
+            (
+                "kind = \"raw\"\ncopies = 2",
+                "raw, in pool main\n    each value is on two servers, and is kept while one of them lives\n    a change takes \
+                 three round trips, and fails while a server of the two is away and nothing takes its place yet\n",
+            ),
+            (
+                "kind = \"counter\"\ncopies = 2\nttl = \"90s\"",
+                "counter, in pool main\n    incr and decr create a counter that is not there; it lives for 90s\n    each value is \
+                 on two servers, and is kept while one of them lives\n    a change takes three round trips, and fails while a \
+                 server of the two is away and nothing takes its place yet\n",
             ),
         ] {
             assert_eq!(describe(keys), expected, "{keys}");

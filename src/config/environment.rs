@@ -314,6 +314,7 @@ mod tests {
         ("rules", "max_ttl", "\"5s\"", "5s"),
         ("rules", "near", "\"5ms\"", "5ms"),
         ("rules", "meta_winner", "\"stale\"", "stale"),
+        ("rules", "copies", "2", "2"),
         ("rules", "ttl", "\"5s\"", "5s"),
         ("rules", "fence", "true", "true"),
         ("rules", "window", "\"5s\"", "5s"),
@@ -440,6 +441,9 @@ mod tests {
                     ),
                     // With fewer servers, the keys of a failover have no effect.
                     "pools.main" => (t, vec![("servers", "[\"a:1\", \"b:1\", \"c:1\"]")]),
+                    "rules" if *key == "copies" => {
+                        (t, vec![("name", "\"pages\""), ("match", "\"x*\""), ("kind", "\"raw\"")])
+                    }
                     "rules" if ["ttl", "fence"].contains(key) => {
                         (t, vec![("name", "\"pages\""), ("match", "\"x*\""), ("kind", "\"lock\"")])
                     }

@@ -240,6 +240,7 @@ table!(
         max_ttl = "max_ttl": Text,
         near = "near": Text,
         meta_winner = "meta_winner": Text,
+        copies = "copies": Number,
         ttl = "ttl": Text,
         fence = "fence": Flag,
         window = "window": Text,

@@ -7,7 +7,8 @@ use config::Value;
 use super::file;
 use super::units::show_duration;
 use super::validator::{DAY, KeyPath, SECOND, Validator, boolean, duration, integer, whole_seconds};
-use crate::kinds::{Counter, Kind, List, Lock, Log, Table, Window};
+use crate::kinds::{Copied, Counter, Kind, List, Lock, Log, Table, Window};
+use crate::upstream::PoolSpec;
 
 /// How long a lock outlives its sidecar by default.
 const LOCK_TTL: Duration = Duration::from_secs(30);
@@ -65,7 +66,7 @@ const TABLE: KindWord = KindWord::Structure(Structure::Table);
 const WINDOW: KindWord = KindWord::Structure(Structure::Window);
 
 /// The keys that not every rule has, each with those that have it.
-fn conditional(table: &file::Rule) -> [(&'static str, &Option<Value>, &'static [KindWord]); 22] {
+fn conditional(table: &file::Rule) -> [(&'static str, &Option<Value>, &'static [KindWord]); 23] {
     const GUARDED: &[KindWord] = &[Guarded];
     const STRUCTURES: &[KindWord] = &[COUNTER, LIST, LOCK, TABLE, WINDOW];
     [
@@ -84,6 +85,7 @@ fn conditional(table: &file::Rule) -> [(&'static str, &Option<Value>, &'static [
         ("max_ttl", &table.max_ttl, GUARDED),
         ("near", &table.near, GUARDED),
         ("meta_winner", &table.meta_winner, GUARDED),
+        ("copies", &table.copies, &[Raw, COUNTER]),
         ("ttl", &table.ttl, STRUCTURES),
         ("fence", &table.fence, &[LOCK]),
         ("window", &table.window, &[LOG, WINDOW]),
@@ -112,15 +114,42 @@ fn word(kind: KindWord) -> &'static str {
     WORDS.iter().find(|(_, of)| *of == kind).map_or("", |(word, _)| word)
 }
 
+/// Whether the values of a rule in this pool have two copies.
+pub(super) fn copies(
+    v: &mut Validator<'_>,
+    at: &KeyPath,
+    table: &file::Rule,
+    pool: Option<&PoolSpec>,
+) -> Option<bool> {
+    let copies = v.value(at, "copies", &table.copies, 1, integer(1..=2))? == 2;
+    if let (true, Some(PoolSpec { name, failover: None, .. })) = (copies, pool) {
+        let message = format!(
+            "needs a pool that fails over: pool {name:?} needs at least three servers, none of them embedded or found by a \
+             name, and failover not to be false"
+        );
+        v.error(at, "copies", table.copies.as_ref(), message);
+        return None;
+    }
+    Some(copies)
+}
+
 /// Validates the settings of a structure.
 pub(super) fn structure(
     v: &mut Validator<'_>,
     at: &KeyPath,
     table: &file::Rule,
     kind: Structure,
+    pool: Option<&PoolSpec>,
 ) -> Option<Kind> {
     match kind {
-        Structure::Counter => Some(Kind::Counter(Counter { ttl: lifetime(v, at, table)? })),
+        Structure::Counter => {
+            let copies = copies(v, at, table, pool);
+            let counter = Counter { ttl: lifetime(v, at, table)? };
+            Some(match copies? {
+                true => Kind::Copied(Copied { counter: Some(counter) }),
+                false => Kind::Counter(counter),
+            })
+        }
         Structure::List => Some(Kind::List(List { ttl: lifetime(v, at, table)? })),
         Structure::Lock => {
             let ttl = v.value(at, "ttl", &table.ttl, LOCK_TTL, whole_seconds(SECOND..=DAY));
@@ -171,4 +200,41 @@ fn window(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<Dur
 /// `ttl` of a structure that lives for ever by default.
 fn lifetime(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<Duration> {
     v.value(at, "ttl", &table.ttl, Duration::ZERO, whole_seconds(Duration::ZERO..=3650 * DAY))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, RuleKind};
+    use crate::kinds::{Copied, Kind};
+
+    fn read(pool: &str, rule: &str) -> Result<RuleKind, String> {
+        let text = format!("[pools.main]\n{pool}\n[[rules]]\nname = \"x\"\nmatch = \"x:*\"\n{rule}");
+        let config = Config::read("k.toml", &text, []).map_err(|errors| errors.to_string())?;
+        Ok(config.rules[0].kind.clone())
+    }
+
+    #[test]
+    fn two_copies_need_a_pool_that_fails_over() {
+        let three = "servers = [\"a:1\", \"b:1\", \"c:1\"]";
+        for kind in ["raw", "counter"] {
+            let rule = format!("kind = {kind:?}\ncopies = 2");
+            let RuleKind::Structure(Kind::Copied(Copied { counter })) = read(three, &rule).unwrap() else {
+                panic!("{kind} has one copy")
+            };
+            assert_eq!(counter.is_some(), kind == "counter");
+            for pool in ["servers = [\"a:1\", \"b:1\"]", &format!("{three}\nfailover = false")] {
+                let error = read(pool, &rule).unwrap_err();
+                let expected = "copies (2) needs a pool that fails over: pool \"main\" needs at least three servers, none of \
+                                them embedded or found by a name, and failover not to be false";
+                assert!(error.contains(expected), "{error}");
+            }
+            assert!(read("servers = [\"a:1\"]", &format!("kind = {kind:?}\ncopies = 1")).is_ok());
+        }
+        let error = read(three, "kind = \"raw\"\ncopies = 3").unwrap_err();
+        assert!(error.contains("copies (3) must be"), "{error}");
+        let error = read(three, "kind = \"lock\"\ncopies = 2").unwrap_err();
+        let expected =
+            "copies (2) has no effect in a lock rule: remove it, or set kind = \"raw\" or kind = \"counter\"";
+        assert!(error.contains(expected), "{error}");
+    }
 }

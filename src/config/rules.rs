@@ -14,19 +14,22 @@ use super::validator::{
     DAY, HOUR, KeyPath, MINUTE, SECOND, Validator, boolean, duration, keys, text, whole_seconds, word,
 };
 use crate::guard::{OnInvalidate, Policy};
+use crate::kinds::{Copied, Kind};
 use crate::proxy::{MetaWinner, explicit_tags};
 use crate::rule::{Pattern, Rules, Template};
+use crate::upstream::PoolSpec;
 
 const MAX: usize = 10_000;
 const TAGS_MAX: usize = 16;
 /// The largest `near`: what other sidecars invalidate is served for this long.
 const NEAR_MAX: Duration = Duration::from_secs(10);
 
-/// Validates the rules; `tags` is needed for warnings only.
+/// Validates the rules. `specs`: the pools, if they are valid; `tags` is needed for warnings only.
 pub(super) fn rules(
     v: &mut Validator<'_>,
     section: Section<Vec<Section<file::Rule>>>,
     pools: &[String],
+    specs: Option<&[PoolSpec]>,
     tags: Option<&Tags>,
 ) -> Option<Vec<Rule>> {
     let top = KeyPath::top();
@@ -47,7 +50,7 @@ pub(super) fn rules(
     for (i, section) in sections.into_iter().enumerate() {
         let path = format!("rules[{i}]");
         let rule = match section {
-            Section::Present(table) => rule(v, path, table, pools, &mut names, i),
+            Section::Present(table) => rule(v, path, table, (pools, specs), &mut names, i),
             Section::Absent => None,
             Section::Wrong(value) => {
                 v.error(&top, &path, Some(&value), "must be a table: write [[rules]] and its keys below");
@@ -65,7 +68,7 @@ fn rule(
     v: &mut Validator<'_>,
     path: String,
     table: file::Rule,
-    pools: &[String],
+    (pools, specs): (&[String], Option<&[PoolSpec]>),
     names: &mut HashMap<String, usize>,
     i: usize,
 ) -> Option<Rule> {
@@ -84,11 +87,15 @@ fn rule(
     let parse = |s: &str| Pattern::parse(s).map_err(|e| format!("is not a valid pattern: {e}"));
     let pattern = required(v, &at, "match", &table.pattern, "add match = \"page:*\"", parse);
     let pool = pool_index(v, &at, &table.pool, pools);
+    let spec = pool.and_then(|pool| specs?.get(pool));
     let kind_word = v.value(&at, "kind", &table.kind, KindWord::Guarded, word(&kinds::WORDS));
     let applicable = kind_word.is_none_or(|kind| kinds::reject_others(v, &at, &table, kind));
     let kind = match kind_word.unwrap_or(KindWord::Guarded) {
-        KindWord::Raw => Some(RuleKind::Raw),
-        KindWord::Structure(kind) => kinds::structure(v, &at, &table, kind).map(RuleKind::Structure),
+        KindWord::Raw => kinds::copies(v, &at, &table, spec).map(|copies| match copies {
+            true => RuleKind::Structure(Kind::Copied(Copied { counter: None })),
+            false => RuleKind::Raw,
+        }),
+        KindWord::Structure(kind) => kinds::structure(v, &at, &table, kind, spec).map(RuleKind::Structure),
         KindWord::Guarded => {
             let tags = tags(v, &at, "tags", &table.tags, pattern.as_ref());
             let policy = policy(v, &at, &table);

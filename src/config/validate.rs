@@ -57,7 +57,7 @@ pub(super) fn validate(
     let (specs, names) = pools(v, root.pools, &listeners, nameservers);
     let tags = tags(v, root.tags, &names, specs.as_deref());
     let near = near(v, root.near);
-    let rules = rules(v, root.rules, &names, tags.as_ref());
+    let rules = rules(v, root.rules, &names, specs.as_deref(), tags.as_ref());
     let Validator { errors, warnings, .. } = validator;
     match (reload, log, listen, admin, control, specs, tags, near, discovery, rules) {
         (

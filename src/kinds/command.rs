@@ -46,6 +46,8 @@ pub enum Mode {
 pub enum Operation {
     /// `mg … v t f c`. The reply is an [`Reply::Item`] or [`Reply::Absent`].
     Get,
+    /// `mg … v t f c N30`: the same, and an item that is not there is created empty for 30 s, so that it has a CAS.
+    GetOrStub,
     /// A classic `get` of several items. The reply is [`Reply::Items`].
     GetMany(Vec<ItemKey>),
     /// `ms`. The reply is [`Reply::Stored`], [`Reply::NotStored`], [`Reply::Exists`] or [`Reply::Absent`].
@@ -89,7 +91,11 @@ impl Operation {
     pub fn epoch(&self) -> Option<u32> {
         match self {
             Operation::Store { cas, .. } | Operation::Delete { cas } => cas.map(|cas| cas.epoch),
-            Operation::Get | Operation::GetMany(_) | Operation::Size { .. } | Operation::Count { .. } => None,
+            Operation::Get
+            | Operation::GetOrStub
+            | Operation::GetMany(_)
+            | Operation::Size { .. }
+            | Operation::Count { .. } => None,
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::error::Failure;
 pub(super) const COMMANDS: &str =
     "CLIENT_ERROR a counter has only the commands incr, decr, get, set, add, delete\r\n";
 /// The error for a value that is no number.
-const NOT_A_NUMBER: &str =
+pub(super) const NOT_A_NUMBER: &str =
     "CLIENT_ERROR a counter can only be set to a number from 0 to 18446744073709551615\r\n";
 
 #[derive(Debug)]

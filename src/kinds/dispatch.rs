@@ -1,5 +1,6 @@
 //! Which machine carries out a client's command.
 
+use super::copies;
 use super::counter;
 use super::item::ItemKey;
 use super::list;
@@ -8,7 +9,7 @@ use super::log;
 use super::machine::Machine;
 use super::memory::Memory;
 use super::request::Request;
-use super::settings::Kind;
+use super::settings::{Copied, Kind};
 use super::table;
 use super::window;
 
@@ -16,7 +17,7 @@ use super::window;
 /// every key of the rule begins with.
 pub fn split(kind: &Kind, prefix: usize, key: &[u8]) -> usize {
     match kind {
-        Kind::Counter(_) | Kind::Lock(_) | Kind::Window(_) => key.len(),
+        Kind::Copied(_) | Kind::Counter(_) | Kind::Lock(_) | Kind::Window(_) => key.len(),
         Kind::List(_) => list::own_length(prefix, key),
         Kind::Table(_) => table::own_length(prefix, key),
         Kind::Log(_) => log::own_length(prefix, key),
@@ -35,7 +36,8 @@ pub fn split_store(kind: &Kind, length: usize, key: &[u8]) -> usize {
 /// The error for a command that this kind does not have, which names those that it has.
 pub fn commands_of(kind: &Kind) -> &'static str {
     match kind {
-        Kind::Counter(_) => counter::COMMANDS,
+        Kind::Copied(Copied { counter: None }) => copies::COMMANDS,
+        Kind::Copied(_) | Kind::Counter(_) => counter::COMMANDS,
         Kind::List(_) => list::COMMANDS,
         Kind::Lock(_) => lock::COMMANDS,
         Kind::Log(_) => log::COMMANDS,
@@ -49,7 +51,7 @@ pub fn commands_of(kind: &Kind) -> &'static str {
 /// of its shards. Of other kinds, none. `now`: wall time in ms.
 pub fn items_below(kind: &Kind, own: &[u8], now: u64) -> Vec<ItemKey> {
     match kind {
-        Kind::Counter(_) | Kind::Lock(_) => Vec::new(),
+        Kind::Copied(_) | Kind::Counter(_) | Kind::Lock(_) => Vec::new(),
         Kind::List(_) => list::items_below(own),
         Kind::Table(_) => table::items_below(own),
         Kind::Log(settings) => log::items_below(settings, own, now),
@@ -68,6 +70,7 @@ pub fn begin(
     now: u64,
 ) -> Result<Box<dyn Machine>, &'static str> {
     Ok(match kind {
+        Kind::Copied(settings) => copies::begin(settings, key, request, now)?,
         Kind::Counter(settings) => Box::new(counter::begin(settings, key, request, now)?),
         Kind::List(settings) => list::begin(settings, key, length, request)?,
         Kind::Lock(settings) => lock::begin(settings, key, request, now)?,

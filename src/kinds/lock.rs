@@ -240,7 +240,7 @@ mod tests {
     fn sent(step: Step) -> Vec<Command> {
         match step {
             Step::Send(commands) => commands,
-            Step::Done(outcome) => panic!("{outcome:?}"),
+            other => panic!("{other:?}"),
         }
     }
 

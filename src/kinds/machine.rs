@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::command::{Commands, Replies};
+use super::command::{Command, Commands, Replies};
 use super::hold::Hold;
 use crate::error::Failure;
 
@@ -26,8 +26,19 @@ pub trait Machine: std::fmt::Debug {
 pub enum Step {
     /// These commands are sent in one round trip.
     Send(Commands),
+    /// These commands are sent in one round trip, each to the server of one copy.
+    SendCopies(Vec<(Side, Command)>),
     /// The command is done.
     Done(Outcome),
+}
+
+/// One of two copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The one that orders all changes.
+    First,
+    /// The other one.
+    Second,
 }
 
 /// How a client's command ends.
@@ -52,6 +63,10 @@ pub enum Outcome {
     Stored(u64),
     /// Not stored, because there is such an item.
     NotStored,
+    /// Not stored, because the item has another CAS.
+    Exists,
+    /// The item ends at another time. Its flags and CAS.
+    Touched(u32, u64),
     /// Deleted.
     Deleted,
     /// There was nothing to delete.

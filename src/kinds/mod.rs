@@ -7,6 +7,7 @@
 //! The modules are in the order in which a command meets them. Each imports only those below it.
 
 mod dispatch;
+mod copies;
 mod counter;
 mod list;
 mod lock;
@@ -26,12 +27,13 @@ mod settings;
 mod model;
 
 pub use command::{Cas, Command, Commands, Mode, Operation, Replies, Reply, Value};
+pub use copies::copy_key;
 pub use dispatch::{begin, commands_of, items_below, split, split_store};
 pub use hold::Hold;
 pub use item::{INFIX, ItemKey, is_reserved};
 pub use lock::HoldMachine;
-pub use machine::{Inputs, Machine, Outcome, Step};
+pub use machine::{Inputs, Machine, Outcome, Side, Step};
 pub use memory::Memory;
 pub use request::{Request, Verb};
-pub use settings::{Counter, Kind, List, Lock, Log, Table, Window};
+pub use settings::{Copied, Counter, Kind, List, Lock, Log, Table, Window};
 pub use table::note;

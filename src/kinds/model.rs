@@ -127,7 +127,9 @@ impl Store {
                     Reply::Done
                 }
             },
-            Operation::GetMany(_) | Operation::Count { .. } => panic!("no machine here sends {operation:?}"),
+            Operation::GetOrStub | Operation::GetMany(_) | Operation::Count { .. } => {
+                panic!("no machine here sends {operation:?}")
+            }
         }
     }
 }
@@ -173,6 +175,7 @@ impl Task {
         }
         match self.machine.resume(replies, &store.inputs()) {
             Step::Done(outcome) => Some(outcome),
+            Step::SendCopies(commands) => panic!("{commands:?} is for copies"),
             Step::Send(commands) => {
                 self.commands = commands.into();
                 if let Some(own) = self.own.take() {

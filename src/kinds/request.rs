@@ -27,6 +27,11 @@ pub enum Request<'a> {
     },
     /// `delete`, `md`.
     Delete,
+    /// `touch`.
+    Touch {
+        /// As memcached interprets it.
+        exptime: i64,
+    },
     /// A command that no kind has.
     Other,
 }
@@ -40,6 +45,12 @@ pub enum Verb {
     Add,
     /// `append`
     Append,
-    /// `replace`, `prepend`, `cas`: no kind has them.
+    /// `replace`
+    Replace,
+    /// `prepend`
+    Prepend,
+    /// `cas`, with the number that the client was shown.
+    Cas(u64),
+    /// Any other.
     Other,
 }

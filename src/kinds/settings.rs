@@ -5,6 +5,8 @@ use std::time::Duration;
 /// What a rule's keys are, besides raw and guarded ones, with the settings of the rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
+    /// A value on two servers.
+    Copied(Copied),
     /// A number that each command changes at once.
     Counter(Counter),
     /// A set of elements.
@@ -23,7 +25,8 @@ impl Kind {
     /// The word in the configuration.
     pub fn word(&self) -> &'static str {
         match self {
-            Kind::Counter(_) => "counter",
+            Kind::Copied(Copied { counter: None }) => "raw",
+            Kind::Copied(Copied { counter: Some(_) }) | Kind::Counter(_) => "counter",
             Kind::List(_) => "list",
             Kind::Lock(_) => "lock",
             Kind::Log(_) => "log",
@@ -36,6 +39,13 @@ impl Kind {
     pub fn is_one_command(&self) -> bool {
         matches!(self, Kind::Counter(_))
     }
+}
+
+/// The settings of a value on two servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copied {
+    /// Those of the counter that it is; `None`: a raw value.
+    pub counter: Option<Counter>,
 }
 
 /// The settings of a counter.

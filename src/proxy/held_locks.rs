@@ -11,6 +11,7 @@ use tokio::task::{JoinSet, spawn_local};
 use tokio::time::{Instant, timeout};
 
 use super::kind_wire;
+use crate::error::Failure;
 use crate::kinds::{Command, Hold, HoldMachine, Inputs, ItemKey, Machine, Outcome, Replies, Step};
 use crate::metrics::{LockEnd, WorkerMetrics};
 use crate::upstream::connection::Connection;
@@ -147,6 +148,8 @@ async fn run(mut machine: HoldMachine<'_>, connection: &Connection) -> Outcome {
         let commands = match machine.resume(replies, &inputs) {
             Step::Done(outcome) => return outcome,
             Step::Send(commands) => commands,
+            // A lock has one item.
+            Step::SendCopies(_) => return Outcome::Failed(Failure::Refused),
         };
         let send = |command: Command| {
             let encode = |out: &mut _| kind_wire::encode(&command, out);

@@ -24,6 +24,10 @@ pub fn encode(Command { key, operation }: &Command, out: &mut BytesMut) {
             start(out, b"mg ");
             out.extend_from_slice(b" v t f c");
         }
+        Operation::GetOrStub => {
+            start(out, b"mg ");
+            out.extend_from_slice(b" v t f c N30");
+        }
         Operation::Size { exptime } => {
             start(out, b"mg ");
             out.extend_from_slice(b" s c");
@@ -98,7 +102,7 @@ pub fn decode(operation: &Operation, reply: ServerReply) -> Reply {
     let reply = meta(&bytes);
     let cas = |reply: &MetaReply<'_>| Some(Cas { number: reply.number(b'c')?, epoch });
     let decoded = match (reply.status, operation) {
-        (Status::Va | Status::Hd, Operation::Get) => item(&reply, epoch).map(|item| {
+        (Status::Va | Status::Hd, Operation::Get | Operation::GetOrStub) => item(&reply, epoch).map(|item| {
             let length = reply.data.len();
             Reply::Item(Value { data: value(&bytes, length), ..item })
         }),

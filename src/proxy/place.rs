@@ -113,6 +113,15 @@ impl Proxy {
         })
     }
 
+    /// Where the two copies of the value of a key in this pool are kept now.
+    pub(crate) fn places_of_copies(&self, pool: usize, key: &[u8]) -> [Place; 2] {
+        let of = &self.pools[pool];
+        [false, true].map(|copy| {
+            let home = if copy { of.second_server_index(key) } else { of.server_index(key) };
+            self.place(pool, home, || of.standby_of_copy(key, copy))
+        })
+    }
+
     /// Whether a change of this key may be acknowledged: it was carried out where the key, or the tag that is bumped, still is.
     pub(crate) fn is_in_place(&self, key: &GuardedKey) -> bool {
         let is_valid = |pool, place| self.standing(pool, place) == Standing::Valid;

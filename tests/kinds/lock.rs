@@ -194,6 +194,7 @@ impl World {
             let commands = match machine.resume(replies, &Inputs { now: 0, random: 0 }) {
                 Step::Done(outcome) => break outcome,
                 Step::Send(commands) => commands,
+                Step::SendCopies(commands) => panic!("{commands:?} is for copies"),
             };
             if let Some(Operation::Store { value, .. }) = commands.first().map(|command| &command.operation) {
                 own = value.clone();

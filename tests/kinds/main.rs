@@ -11,6 +11,7 @@ mod mutants;
 mod plan;
 mod network;
 mod world;
+mod copies;
 mod counter;
 mod lock;
 mod window;
@@ -18,7 +19,7 @@ mod seeds;
 
 use mutants::Mutant;
 use plan::Plan;
-use seeds::{every_seed_keeps_the_promise, is_caught, is_caught_in};
+use seeds::{every_seed_keeps_the_promise, every_seed_of, is_caught, is_caught_in};
 
 #[test]
 fn an_acknowledged_count_is_in_every_later_number_and_none_is_counted_twice() {
@@ -71,4 +72,23 @@ fn a_lock_needs_each_of_its_defences_caught() {
     is_caught_in(Mutant::HeldFromTheReply, lock::begin, 300, Plan::far);
     is_caught_in(Mutant::NoEpochCheck, lock::begin, 100, Plan::restarting);
     is_caught(Mutant::FenceBeginsWithOne, lock::begin_fenced, 50);
+}
+
+#[test]
+fn a_count_with_two_copies_stays_counted_while_one_of_them_lives() {
+    every_seed_of(copies::begin_counter, 50, Plan::of_copies);
+}
+
+#[test]
+fn a_session_with_two_copies_is_what_was_acknowledged_last_while_one_of_them_lives() {
+    every_seed_of(copies::begin_session, 50, Plan::of_copies);
+}
+
+#[test]
+fn copies_need_each_of_their_defences_caught() {
+    is_caught_in(Mutant::SecondIsNotStored, copies::begin_counter, 50, Plan::of_copies);
+    is_caught_in(Mutant::NoClaim, copies::begin_counter, 100, Plan::of_copies);
+    is_caught_in(Mutant::FirstWithoutCompare, copies::begin_counter, 50, Plan::of_copies);
+    is_caught_in(Mutant::SecondWithoutCompare, copies::begin_counter, 100, Plan::of_copies);
+    is_caught_in(Mutant::CopiesWithoutFence, copies::begin_counter, 50, Plan::of_copies);
 }

@@ -34,6 +34,16 @@ pub enum Mutant {
     HeldFromTheReply,
     /// Fencing numbers begin with 1.
     FenceBeginsWithOne,
+    /// A change is acknowledged once the first copy has it.
+    SecondIsNotStored,
+    /// The first copy begins anew without a new life in the second.
+    NoClaim,
+    /// The first copy is stored without comparing the CAS.
+    FirstWithoutCompare,
+    /// The second copy is stored without comparing the CAS.
+    SecondWithoutCompare,
+    /// The keys of copies have no fence.
+    CopiesWithoutFence,
 }
 
 impl Mutant {
@@ -52,6 +62,16 @@ impl Mutant {
             | (M::ReleaseWithoutCompare, Operation::Delete { cas }) => *cas = None,
             (M::FenceBeginsWithOne, Operation::Count { initial, .. }) => *initial = 1,
             _ => {}
+        }
+    }
+
+    /// What is sent to a copy instead of this command.
+    pub fn change_copy(self, copy: usize, command: &mut Command) {
+        use Mutant as M;
+        if let (M::FirstWithoutCompare, 0, Operation::Store { cas, .. })
+        | (M::SecondWithoutCompare, 1, Operation::Store { cas, .. }) = (self, copy, &mut command.operation)
+        {
+            *cas = None;
         }
     }
 }

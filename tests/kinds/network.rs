@@ -27,6 +27,16 @@ const STALLED: u64 = 4 * TIMEOUT;
 /// Which of its lives an item has: another one after it was evicted or its server restarted.
 pub type Life = (u64, u64);
 
+/// What was lost.
+pub enum Loss {
+    /// All items of a server.
+    Server(usize),
+    /// An item of a server.
+    Item(usize, ItemKey),
+    /// A copy, because it is looked for in another place.
+    Moved(usize),
+}
+
 pub struct Network {
     pub executor: Executor,
     pub plan: Plan,
@@ -34,6 +44,8 @@ pub struct Network {
     links: RefCell<Vec<Link>>,
     /// Of each sidecar: the connection to each server.
     current: RefCell<Vec<Vec<usize>>>,
+    /// What was lost, and when.
+    pub losses: RefCell<Vec<(u64, Loss)>>,
     pub faults: Cell<u64>,
     pub commands: Cell<u64>,
 }
@@ -76,6 +88,7 @@ impl Network {
             servers: RefCell::new((0..plan.servers).map(|_| server()).collect()),
             links: RefCell::default(),
             current: RefCell::default(),
+            losses: RefCell::default(),
             faults: Cell::new(0),
             commands: Cell::new(0),
             executor,
@@ -246,6 +259,7 @@ impl Network {
             from.stopped = 0;
             from.down = self.executor.now() + downtime;
         }
+        self.losses.borrow_mut().push((self.executor.now(), Loss::Server(server)));
         for link in &mut *self.links.borrow_mut() {
             link.cut |= link.server == server;
         }
@@ -263,6 +277,7 @@ impl Network {
         if key.ends_with(b"@kennel:fence") {
             return;
         }
+        self.losses.borrow_mut().push((self.executor.now(), Loss::Item(server, key.clone())));
         *from.evictions.entry(key.clone()).or_default() += 1;
         from.run(&[b"md ", &key[..], b"\r\n"].concat(), wall);
     }

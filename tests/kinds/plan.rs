@@ -22,6 +22,8 @@ pub struct Plan {
     pub between_faults: u64,
     /// Of so many replies, one is slower than the timeout; 0: none.
     pub slow_replies: u64,
+    /// The mean pause between moves of a copy, in ms.
+    pub between_moves: u64,
     pub restarts: bool,
     pub evicts: bool,
     /// The clocks of two sidecars differ by less than this, in ms.
@@ -46,6 +48,7 @@ impl Plan {
             longest_delay: one_of(&[400, 1_500, 4_000]),
             between_faults: one_of(&[200, 1_000, 4_000]),
             slow_replies: one_of(&[0, 20, 100]),
+            between_moves: one_of(&[2_000, 6_000, 40_000]),
             restarts: one_of(&[0, 1]) == 1,
             evicts: one_of(&[0, 1]) == 1,
             spread: one_of(&[1, 300, 900]),
@@ -62,6 +65,11 @@ impl Plan {
     pub fn far(self) -> Plan {
         let plan = Plan { restarts: false, evicts: false, between_faults: 300, latency: 140, ..self };
         Plan { longest_delay: 4_000, pause: 50, ..plan }
+    }
+
+    /// Three servers, for values with two copies.
+    pub fn of_copies(self) -> Plan {
+        Plan { servers: 3, ..self }
     }
 
     pub fn is(&self, mutant: Mutant) -> bool {

@@ -75,11 +75,17 @@ fn run_all(
 
 /// Runs many seeds. Panics with the trace of the first that breaks a promise.
 pub fn every_seed_keeps_the_promise(begin: Begin, seeds: u64) {
+    every_seed_of(begin, seeds, |plan| plan);
+}
+
+/// The same with schedules of a special sort.
+pub fn every_seed_of(begin: Begin, seeds: u64, sort: fn(Plan) -> Plan) {
+    let plan = |seed| sort(Plan::drawn(seed, None));
     let seeds = seeds_to_run(seeds);
     let count = seeds.end - seeds.start;
-    let ((seen, faults), failed) = run_all(seeds, 8, begin, |seed| Plan::drawn(seed, None));
+    let ((seen, faults), failed) = run_all(seeds, 8, begin, plan);
     if let Some((seed, why)) = failed.first() {
-        let Err((again, trace)) = World::run(Plan::drawn(*seed, None), true, begin) else {
+        let Err((again, trace)) = World::run(plan(*seed), true, begin) else {
             panic!("seed {seed} does not replay: {why}")
         };
         assert_eq!(*why, again, "seed {seed} does not replay");

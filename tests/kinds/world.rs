@@ -147,6 +147,7 @@ impl World {
             let commands = match machine.resume(replies, &self.inputs(sidecar)) {
                 Step::Done(outcome) => return outcome,
                 Step::Send(commands) => commands,
+                Step::SendCopies(commands) => panic!("{commands:?} is for copies"),
             };
             replies = self.round_trip(sidecar, server, commands, watch).await;
         }

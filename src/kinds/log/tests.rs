@@ -26,7 +26,7 @@ fn inputs(now: u64) -> Inputs {
 fn sent(step: Step) -> Vec<Command> {
     match step {
         Step::Send(commands) => commands,
-        Step::Done(outcome) => panic!("{outcome:?}"),
+        other => panic!("{other:?}"),
     }
 }
 

@@ -82,6 +82,7 @@ impl StructureCall {
             }
             Request::Arith { decr, delta, .. } => kinds::Request::Count { decr, delta, initial: None },
             Request::Delete { .. } => kinds::Request::Delete,
+            Request::Touch { exptime, .. } => kinds::Request::Touch { exptime },
             _ => kinds::Request::Other,
         };
         StructureCall::begin(request, Dialect::Classic, key, proxy, client)
@@ -111,6 +112,7 @@ impl StructureCall {
                 kinds::Request::Count { decr, delta, initial }
             }
             binary::Command::Delete { .. } => kinds::Request::Delete,
+            binary::Command::Touch { exptime, .. } => kinds::Request::Touch { exptime },
             _ => kinds::Request::Other,
         };
         StructureCall::begin(request, Dialect::Binary(head), key, proxy, client)
@@ -146,6 +148,8 @@ impl StructureCall {
                     0 | b'S' => kinds::Verb::Set,
                     b'E' => kinds::Verb::Add,
                     b'A' => kinds::Verb::Append,
+                    b'P' => kinds::Verb::Prepend,
+                    b'R' => kinds::Verb::Replace,
                     _ => kinds::Verb::Other,
                 },
                 data: meta.data,
@@ -302,7 +306,9 @@ fn verb_of(verb: Verb) -> kinds::Verb {
         Verb::Set => kinds::Verb::Set,
         Verb::Add => kinds::Verb::Add,
         Verb::Append => kinds::Verb::Append,
-        Verb::Replace | Verb::Prepend | Verb::Cas(_) => kinds::Verb::Other,
+        Verb::Replace => kinds::Verb::Replace,
+        Verb::Prepend => kinds::Verb::Prepend,
+        Verb::Cas(cas) => kinds::Verb::Cas(cas),
     }
 }
 
@@ -344,6 +350,8 @@ fn write_outcome(outcome: &Outcome) -> WriteOutcome {
         Outcome::Stored(number) => WriteOutcome::Stored(cas(number)),
         Outcome::Locked(_) => WriteOutcome::Stored(guard::Cas::NONE),
         Outcome::NotStored => WriteOutcome::NotStored,
+        Outcome::Exists => WriteOutcome::Exists,
+        Outcome::Touched(flags, number) => WriteOutcome::Touched { flags, cas: cas(number) },
         Outcome::Deleted => WriteOutcome::Deleted,
         Outcome::NotFound | Outcome::Miss | Outcome::Value { .. } => WriteOutcome::NotFound,
         Outcome::Counted(number, item, ttl) => {
@@ -360,6 +368,8 @@ fn counted_write(outcome: &Outcome) -> metrics::Outcome {
     match outcome {
         Outcome::Stored(_) | Outcome::Locked(_) => metrics::Outcome::Stored,
         Outcome::NotStored => metrics::Outcome::NotStored,
+        Outcome::Exists => metrics::Outcome::Exists,
+        Outcome::Touched(..) => metrics::Outcome::Touched,
         Outcome::Deleted => metrics::Outcome::Deleted,
         Outcome::NotFound | Outcome::Miss | Outcome::Value { .. } => metrics::Outcome::NotFound,
         Outcome::Counted(..) => metrics::Outcome::Counted,

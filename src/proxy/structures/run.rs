@@ -6,11 +6,14 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use crate::error::Failure;
-use crate::kinds::{self, Command, Commands, Inputs, Kind, Machine, Outcome, Replies, Reply, Request, Step};
+use crate::kinds::{
+    self, Command, Commands, Inputs, Kind, Machine, Outcome, Replies, Reply, Request, Side, Step, copy_key,
+};
 use crate::proxy::client::Client;
-use crate::proxy::key::StructureKey;
+use crate::proxy::key::{Place, StructureKey};
 use crate::proxy::kind_wire;
 use crate::proxy::pipeline::Proxy;
+use crate::proxy::place::Standing;
 use crate::proxy::plan::StructurePlan;
 use crate::proxy::scope::AccessSet;
 use crate::rule::Captures;
@@ -21,9 +24,20 @@ use crate::upstream::pending_replies::ReplyId;
 pub(crate) struct StructureRun {
     key: StructureKey,
     machine: Box<dyn Machine>,
+    /// Where the copies of a value with two of them are.
+    places: Option<[Place; 2]>,
     /// The commands of the last round trip.
-    sent: Vec<(Command, ReplyId)>,
+    sent: Vec<Sent>,
     outcome: Option<Outcome>,
+}
+
+/// A command of a round trip.
+struct Sent {
+    command: Command,
+    /// `None`: it was not sent, because the place of its copy is not known.
+    id: Option<ReplyId>,
+    /// The place of its copy.
+    place: Option<Place>,
 }
 
 impl StructureRun {
@@ -34,9 +48,13 @@ impl StructureRun {
         proxy: &Proxy,
         client: &Client,
     ) -> Result<StructureRun, &'static str> {
-        let StructurePlan { kind, memory, .. } = proxy.structure(&key);
+        let StructurePlan { kind, memory, pool, .. } = proxy.structure(&key);
         let machine = kinds::begin(kind, &key.key, key.length, request, memory, proxy.now().wall)?;
-        let mut run = StructureRun { key, machine, sent: Vec::new(), outcome: None };
+        let places = match kind {
+            Kind::Copied(_) => Some(proxy.places_of_copies(*pool, key.own_key())),
+            _ => None,
+        };
+        let mut run = StructureRun { key, machine, places, sent: Vec::new(), outcome: None };
         run.resume(Replies::new(), proxy, client);
         Ok(run)
     }
@@ -51,13 +69,15 @@ impl StructureRun {
     ) -> Result<(StructureRun, T), &'static str> {
         let mut machine = kinds::note(&key.key, key.length)?;
         let first = machine.resume(Replies::new(), &proxy.kind_inputs());
-        let mut run = StructureRun { key, machine, sent: Vec::new(), outcome: None };
+        let mut run = StructureRun { key, machine, places: None, sent: Vec::new(), outcome: None };
         let mut last = match first {
             Step::Send(commands) => commands,
             Step::Done(outcome) => {
                 run.outcome = Some(outcome);
                 Commands::new()
             }
+            // A table has no copies.
+            Step::SendCopies(_) => Commands::new(),
         };
         let behind = last.split_off(last.len().saturating_sub(1));
         run.send(last, proxy, client);
@@ -69,10 +89,8 @@ impl StructureRun {
     fn send(&mut self, commands: Commands, proxy: &Proxy, client: &Client) {
         let connection = proxy.structure_connection(&self.key);
         let send = |command: Command| {
-            let (shape, epoch) = (kind_wire::shape(&command.operation), command.operation.epoch());
-            let encode = |out: &mut _| kind_wire::encode(&command, out);
-            let id = connection.send_guard_shaped(&client.pending, shape, epoch, encode);
-            (command, id)
+            let id = Some(send(&command, connection, client));
+            Sent { command, id, place: None }
         };
         self.sent.extend(commands.into_iter().map(send));
     }
@@ -81,16 +99,37 @@ impl StructureRun {
         match self.machine.resume(replies, &proxy.kind_inputs()) {
             Step::Done(outcome) => self.outcome = Some(outcome),
             Step::Send(commands) => self.send(commands, proxy, client),
+            Step::SendCopies(commands) => {
+                let send = |(side, command)| self.send_to_copy(side, command, proxy, client);
+                self.sent = commands.into_iter().map(send).collect();
+            }
         }
+    }
+
+    fn send_to_copy(&self, side: Side, command: Command, proxy: &Proxy, client: &Client) -> Sent {
+        let place = self.places.map(|places| places[usize::from(side == Side::Second)]);
+        let pool = proxy.structure(&self.key).pool;
+        let key = place.and_then(|place| copy_key(&command.key, side, place.fence?).ok());
+        let (Some(at), Some(key)) = (place.filter(|at| is_valid(proxy, pool, at)), key) else {
+            return Sent { command, id: None, place };
+        };
+        let command = Command { key, ..command };
+        let id = Some(send(&command, &proxy.pools[pool].connections()[at.server], client));
+        Sent { command, id, place }
     }
 
     /// Runs as far as the replies that have arrived allow. Whether it is done.
     pub(crate) fn poll(&mut self, proxy: &Proxy, client: &Client) -> bool {
         while self.outcome.is_none() {
-            if !self.sent.iter().all(|(_, id)| client.pending.has_arrived(*id)) {
+            if !self.sent.iter().filter_map(|sent| sent.id).all(|id| client.pending.has_arrived(id)) {
                 return false;
             }
-            let take = |(command, id): (Command, ReplyId)| match client.pending.take(id) {
+            let pool = proxy.structure(&self.key).pool;
+            let take = |Sent { command, id, place }: Sent| match id.and_then(|id| client.pending.take(id)) {
+                // What was done in a place that has ended is not known by whoever uses the new one.
+                Some(_) if place.is_some_and(|place| !is_valid(proxy, pool, &place)) => {
+                    Reply::Failed(Failure::Down)
+                }
                 Some(reply) => kind_wire::decode(&command.operation, reply),
                 None => Reply::Failed(Failure::Down),
             };
@@ -109,6 +148,16 @@ impl StructureRun {
     pub(crate) fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
     }
+}
+
+/// Sends a command over this connection.
+fn send(command: &Command, connection: &Connection, client: &Client) -> ReplyId {
+    let (shape, epoch) = (kind_wire::shape(&command.operation), command.operation.epoch());
+    connection.send_guard_shaped(&client.pending, shape, epoch, |out| kind_wire::encode(command, out))
+}
+
+fn is_valid(proxy: &Proxy, pool: usize, place: &Place) -> bool {
+    proxy.standing(pool, place) == Standing::Valid
 }
 
 impl Proxy {

@@ -3,6 +3,7 @@
 mod binary;
 mod clients;
 mod common;
+mod copies;
 mod counter;
 mod list;
 mod lock;

@@ -1,0 +1,122 @@
+//! What the item of a copy holds, and its key.
+//!
+//! The value follows a line of text: the life, the number of the change and the end in hexadecimal, each of 16 digits, and `=`, or
+//! `-` if there is no value. The client's flags are those of the item.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::kinds::command::{Cas, Value};
+use crate::kinds::item::{ItemKey, item_below};
+use crate::kinds::machine::Side;
+
+/// The length of the line with its end.
+const HEADER: usize = 3 * 17 + 2;
+
+/// A record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Record {
+    /// Drawn for each life.
+    pub(super) life: u64,
+    /// The number of the change that made it, which grows within a life.
+    pub(super) change: u64,
+    /// When the value ends, in ms since 1970; 0: never.
+    pub(super) ends: u64,
+    pub(super) flags: u32,
+    /// `None`: it was deleted.
+    pub(super) data: Option<Bytes>,
+}
+
+/// What stands under the key of a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    /// A record with its CAS.
+    Record(Record, Cas),
+    /// There is none. The CAS is that of a stub, if one was asked for.
+    Absent(Option<Cas>),
+}
+
+impl Record {
+    /// The record without a value of a new life.
+    pub(super) fn nothing(life: u64) -> Record {
+        Record { life, change: 0, ends: 0, flags: 0, data: None }
+    }
+
+    /// Whether there is a value at this time.
+    pub(super) fn has_value(&self, now: u64) -> bool {
+        self.data.is_some() && (self.ends == 0 || self.ends > now)
+    }
+
+    /// The CAS that clients see: another one after every change, never 0.
+    pub(super) fn cas(&self) -> u64 {
+        self.life.wrapping_add(self.change).max(1)
+    }
+
+    /// The seconds that the value still lives, rounded up; `None`: for ever.
+    pub(super) fn ttl(&self, now: u64) -> Option<u32> {
+        let left = self.ends.saturating_sub(now).div_ceil(1000);
+        (self.ends > 0).then(|| u32::try_from(left).unwrap_or(u32::MAX))
+    }
+
+    pub(super) fn encode(&self) -> Bytes {
+        let Record { life, change, ends, .. } = self;
+        let data = self.data.as_deref().unwrap_or_default();
+        let state = if self.data.is_some() { '=' } else { '-' };
+        let mut item = BytesMut::with_capacity(HEADER + data.len());
+        item.extend_from_slice(format!("{life:016x} {change:016x} {ends:016x} {state}\n").as_bytes());
+        item.extend_from_slice(data);
+        item.freeze()
+    }
+
+    /// Decodes an item; `None` if it is not a copy.
+    pub(super) fn decode(item: &Value) -> Option<Found> {
+        if item.data.is_empty() {
+            return Some(Found::Absent(Some(item.cas)));
+        }
+        let header = std::str::from_utf8(item.data.get(..HEADER)?).ok()?;
+        let mut words = header.strip_suffix('\n')?.split(' ');
+        let mut number = || words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
+        let (life, change, ends) = (number()?, number()?, number()?);
+        let data = match words.next()? {
+            "=" => Some(item.data.slice(HEADER..)),
+            "-" => None,
+            _ => return None,
+        };
+        Some(Found::Record(Record { life, change, ends, flags: item.flags, data }, item.cas))
+    }
+}
+
+/// The key of a copy in a place with this fence.
+pub fn copy_key(own: &[u8], side: Side, fence: u64) -> Result<ItemKey, &'static str> {
+    let side = if side == Side::First { 1 } else { 2 };
+    item_below(own, format!("{side}{fence:016x}").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(data: Bytes) -> Value {
+        Value { data, flags: 7, cas: Cas { number: 5, epoch: 1 }, ttl: None }
+    }
+
+    #[test]
+    fn a_record_is_decoded_as_it_was_encoded() {
+        for data in [None, Some(Bytes::new()), Some(Bytes::from_static(b"a\r\n =\0"))] {
+            let record = Record { life: u64::MAX, change: 3, ends: 1_700_000_000_000, flags: 7, data };
+            let found = Found::Record(record.clone(), Cas { number: 5, epoch: 1 });
+            assert_eq!(Record::decode(&item(record.encode())), Some(found));
+        }
+        let record = Record { life: 1, change: 2, ends: 3, flags: 7, data: Some(Bytes::from_static(b"x")) };
+        assert_eq!(&record.encode()[..], b"0000000000000001 0000000000000002 0000000000000003 =\nx");
+    }
+
+    #[test]
+    fn an_empty_item_is_a_stub_and_anything_else_is_no_copy() {
+        let stub = Found::Absent(Some(Cas { number: 5, epoch: 1 }));
+        assert_eq!(Record::decode(&item(Bytes::new())), Some(stub));
+        let record = Record::nothing(1).encode();
+        for bad in [&b"x"[..], b"hello", &record[..HEADER - 1], &[b'g'; HEADER], &[0xff; HEADER + 1]] {
+            assert_eq!(Record::decode(&item(Bytes::copy_from_slice(bad))), None, "{}", bad.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! The round trips of a command.
+
+use std::time::Duration;
+
+use super::change::{self, Change};
+use super::record::{Found, Record, copy_key};
+use crate::error::Failure;
+use crate::kinds::command::{Cas, Command, Mode, Operation, Replies, Reply};
+use crate::kinds::expiry::exptime;
+use crate::kinds::item::ItemKey;
+use crate::kinds::machine::{Inputs, Machine, Outcome, Side, Step};
+use crate::kinds::request::Request;
+use crate::kinds::settings::Copied;
+
+pub(in crate::kinds) use super::change::COMMANDS;
+
+/// The most round trips of a command, and the longest time between its first and its last, in ms: after that, it fails because the
+/// servers are overloaded.
+const MAX_ROUNDS: u32 = 4_096;
+const MAX_RETRY_MS: u64 = 2_000;
+
+/// A command on a value with two copies.
+#[derive(Debug)]
+struct Run {
+    key: ItemKey,
+    /// `None` for a read.
+    change: Option<Change>,
+    /// What a read returns once a lost copy has been stored again.
+    read: Option<Outcome>,
+    began: Option<u64>,
+    rounds: u32,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Begin,
+    /// Both copies are read.
+    Read,
+    /// The second copy, which is read too, gets a new life, from which the first copy then begins.
+    Claim {
+        life: Record,
+        first: Cas,
+    },
+    /// The first copy is stored. What the second was read as has this CAS.
+    First {
+        record: Record,
+        second: Cas,
+    },
+    /// The second copy is stored.
+    Second(Record),
+    /// The second copy had changed, and is read again.
+    SecondAgain(Record),
+    /// The second copy was lost. The first is read again: whether it is still of the life of this record.
+    FirstAgain {
+        record: Record,
+        second: Cas,
+    },
+}
+
+/// Begins a client's command.
+pub(in crate::kinds) fn begin(
+    settings: &Copied,
+    key: &[u8],
+    request: Request<'_>,
+    now: u64,
+) -> Result<Box<dyn Machine>, &'static str> {
+    let change = change::of(settings, request, now)?;
+    // The caller makes the keys with the fences that it knows.
+    copy_key(key, Side::First, 0)?;
+    let key = ItemKey::from_slice(key);
+    Ok(Box::new(Run { key, change, read: None, began: None, rounds: 0, stage: Stage::Begin }))
+}
+
+impl Run {
+    fn command(&self, operation: Operation) -> Command {
+        Command { key: self.key.clone(), operation }
+    }
+
+    fn read_both(&mut self) -> Step {
+        self.stage = Stage::Read;
+        let operation = if self.change.is_some() { Operation::GetOrStub } else { Operation::Get };
+        let get = |side| (side, self.command(operation.clone()));
+        Step::SendCopies(vec![get(Side::First), get(Side::Second)])
+    }
+
+    fn store(&self, side: Side, record: &Record, cas: Cas, now: u64) -> Step {
+        // A second more, because memcached ends a TTL up to a second early.
+        let left = record.ends.saturating_sub(now) + 1_000;
+        let exptime = if record.ends == 0 { 0 } else { exptime(Duration::from_millis(left), now) };
+        let operation = Operation::Store {
+            mode: Mode::Set,
+            value: record.encode(),
+            flags: record.flags,
+            exptime,
+            cas: Some(cas),
+        };
+        Step::SendCopies(vec![(side, self.command(operation))])
+    }
+
+    /// Changes this record, which is that of the first copy or is to become it.
+    fn change(&mut self, from: &Record, first: Cas, second: Cas, now: u64) -> Step {
+        match self.change.as_ref().map(|change| change.apply(from, now)) {
+            Some(Ok(record)) => {
+                let step = self.store(Side::First, &record, first, now);
+                self.stage = Stage::First { record, second };
+                step
+            }
+            Some(Err(outcome)) => self.done(outcome),
+            None => self.done(Outcome::Failed(Failure::Refused)),
+        }
+    }
+
+    fn done(&mut self, outcome: Outcome) -> Step {
+        Step::Done(self.read.take().unwrap_or(outcome))
+    }
+
+    fn failed(&mut self, failure: Failure) -> Step {
+        self.done(Outcome::Failed(failure))
+    }
+
+    /// Both copies have the record.
+    fn stored(&mut self, record: &Record, now: u64) -> Step {
+        let outcome = self.change.as_ref().map(|change| change.outcome(record, now));
+        self.done(outcome.unwrap_or(Outcome::Miss))
+    }
+
+    /// What a read returns for the two copies.
+    fn look(
+        &mut self,
+        first: Result<Found, Failure>,
+        second: Result<Found, Failure>,
+        inputs: &Inputs,
+    ) -> Step {
+        use Found::{Absent, Record};
+        let (record, is_lost) = match (first, second) {
+            (Ok(Record(record, _)), Ok(Absent(_))) | (Ok(Absent(_)), Ok(Record(record, _))) => (record, true),
+            // A first copy of another life has no change that was acknowledged.
+            (Ok(Record(first, _)), Ok(Record(second, _))) => {
+                (if first.life == second.life { first } else { second }, false)
+            }
+            (Ok(Record(record, _)), Err(_)) | (Err(_), Ok(Record(record, _))) => (record, false),
+            (Ok(Absent(_)), Ok(Absent(_))) => return self.done(Outcome::Miss),
+            (Err(failure), _) | (_, Err(failure)) => return self.failed(failure),
+        };
+        let value = match &record.data {
+            Some(data) if record.has_value(inputs.now) => Outcome::Value {
+                data: data.clone(),
+                flags: record.flags,
+                cas: record.cas(),
+                ttl: record.ttl(inputs.now),
+            },
+            _ => return self.done(Outcome::Miss),
+        };
+        if !is_lost {
+            return self.done(value);
+        }
+        self.read = Some(value);
+        self.change = Some(Change::Keep);
+        self.read_both()
+    }
+
+    fn read(
+        &mut self,
+        first: Result<Found, Failure>,
+        second: Result<Found, Failure>,
+        inputs: &Inputs,
+    ) -> Step {
+        let (first, second) = match (first, second) {
+            (Ok(first), Ok(second)) => (first, second),
+            (Err(failure), _) | (_, Err(failure)) => return self.failed(failure),
+        };
+        match (first, second) {
+            (Found::Absent(Some(first)), Found::Absent(Some(second))) => {
+                self.change(&Record::nothing(inputs.random), first, second, inputs.now)
+            }
+            (Found::Record(record, first), Found::Absent(Some(second))) => {
+                self.change(&record, first, second, inputs.now)
+            }
+            (Found::Record(record, first), Found::Record(other, second)) if record.life == other.life => {
+                self.change(&record, first, second, inputs.now)
+            }
+            // The first copy was lost. If there is one of another life, none of its changes has been acknowledged.
+            (Found::Absent(Some(first)) | Found::Record(_, first), Found::Record(record, second)) => {
+                let life = Record { life: inputs.random, ..record };
+                let step = self.store(Side::Second, &life, second, inputs.now);
+                self.stage = Stage::Claim { life, first };
+                step
+            }
+            _ => self.failed(Failure::Refused),
+        }
+    }
+}
+
+/// What a read has found.
+fn found(reply: Option<&Reply>) -> Result<Found, Failure> {
+    match reply {
+        Some(Reply::Item(item)) => Record::decode(item).ok_or(Failure::Refused),
+        Some(Reply::Absent) => Ok(Found::Absent(None)),
+        Some(Reply::Failed(failure)) => Err(*failure),
+        _ => Err(Failure::Refused),
+    }
+}
+
+impl Machine for Run {
+    fn resume(&mut self, replies: Replies, inputs: &Inputs) -> Step {
+        let now = inputs.now;
+        let began = *self.began.get_or_insert(now);
+        self.rounds += 1;
+        if self.rounds > MAX_ROUNDS || now.saturating_sub(began) > MAX_RETRY_MS {
+            return self.failed(Failure::Overloaded);
+        }
+        let only = match (std::mem::replace(&mut self.stage, Stage::Begin), &replies[..]) {
+            (Stage::Begin, _) => return self.read_both(),
+            (Stage::Read, replies) => {
+                let (first, second) = (found(replies.first()), found(replies.get(1)));
+                return match self.change {
+                    None => self.look(first, second, inputs),
+                    Some(_) => self.read(first, second, inputs),
+                };
+            }
+            (stage, [reply]) => (stage, reply),
+            (_, _) => return self.failed(Failure::Refused),
+        };
+        match only {
+            (_, Reply::Failed(failure)) => self.failed(*failure),
+            (_, Reply::TooLarge) => self.done(Outcome::TooLarge),
+            (Stage::Claim { life, first }, Reply::Stored(second)) => self.change(&life, first, *second, now),
+            (Stage::First { record, second }, Reply::Stored(_)) => {
+                let step = self.store(Side::Second, &record, second, now);
+                self.stage = Stage::Second(record);
+                step
+            }
+            // Another command has come between.
+            (Stage::Claim { .. } | Stage::First { .. }, Reply::Exists | Reply::Absent) => self.read_both(),
+            (Stage::Second(record), Reply::Stored(_)) => self.stored(&record, now),
+            (Stage::Second(record), Reply::Exists | Reply::Absent) => {
+                self.stage = Stage::SecondAgain(record);
+                Step::SendCopies(vec![(Side::Second, self.command(Operation::GetOrStub))])
+            }
+            (Stage::SecondAgain(record), reply) => match found(Some(reply)) {
+                Ok(Found::Record(held, _)) if held.life == record.life && held.change >= record.change => {
+                    self.stored(&record, now)
+                }
+                Ok(Found::Record(held, second)) if held.life == record.life => {
+                    let step = self.store(Side::Second, &record, second, now);
+                    self.stage = Stage::Second(record);
+                    step
+                }
+                Ok(Found::Absent(Some(second))) => {
+                    self.stage = Stage::FirstAgain { record, second };
+                    Step::SendCopies(vec![(Side::First, self.command(Operation::Get))])
+                }
+                // The first copy was lost, and the second began anew without this change, or may have.
+                Ok(Found::Record(..)) => self.failed(Failure::Down),
+                Ok(Found::Absent(None)) => self.failed(Failure::Refused),
+                Err(failure) => self.failed(failure),
+            },
+            (Stage::FirstAgain { record, second }, reply) => match found(Some(reply)) {
+                // The first copy still has this change. The second was absent before this was read.
+                Ok(Found::Record(held, _)) if held.life == record.life && held.change >= record.change => {
+                    let step = self.store(Side::Second, &held, second, now);
+                    self.stage = Stage::Second(record);
+                    step
+                }
+                _ => self.failed(Failure::Down),
+            },
+            _ => self.failed(Failure::Refused),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::kinds::command::Value;
+    use crate::kinds::settings::Counter;
+
+    const NOW: u64 = 1_700_000_000_000;
+
+    fn inputs(now: u64) -> Inputs {
+        Inputs { now, random: 99 }
+    }
+
+    fn machine(request: Request<'_>) -> Box<dyn Machine> {
+        let settings = Copied { counter: Some(Counter { ttl: Duration::ZERO }) };
+        begin(&settings, b"k", request, NOW).unwrap()
+    }
+
+    fn count() -> Box<dyn Machine> {
+        machine(Request::Count { decr: false, delta: 3, initial: None })
+    }
+
+    fn cas(number: u64) -> Cas {
+        Cas { number, epoch: 1 }
+    }
+
+    fn item(data: Bytes, number: u64) -> Reply {
+        Reply::Item(Value { data, flags: 0, cas: cas(number), ttl: None })
+    }
+
+    fn record(life: u64, change: u64, data: &'static str) -> Record {
+        let data = Some(Bytes::from_static(data.as_bytes()));
+        Record { life, change, ends: 0, flags: 0, data }
+    }
+
+    fn copy(life: u64, change: u64, data: &'static str, number: u64) -> Reply {
+        item(record(life, change, data).encode(), number)
+    }
+
+    fn stub(number: u64) -> Reply {
+        item(Bytes::new(), number)
+    }
+
+    /// The store that a step consists of: on which copy, what, and over which CAS.
+    fn stored(step: Step) -> (Side, Record, u64) {
+        let Step::SendCopies(mut commands) = step else { panic!("{step:?}") };
+        let (side, command) = commands.pop().unwrap();
+        let Operation::Store { value, cas: Some(over), .. } = command.operation else {
+            panic!("{command:?}")
+        };
+        let item = Value { data: value, flags: 0, cas: over, ttl: None };
+        let Some(Found::Record(record, _)) = Record::decode(&item) else { panic!("{item:?}") };
+        (side, record, over.number)
+    }
+
+    fn read_again(step: &Step, side: Side) {
+        let Step::SendCopies(commands) = step else { panic!("{step:?}") };
+        assert!(commands.len() == 1 && commands[0].0 == side, "{commands:?}");
+    }
+
+    #[test]
+    fn a_change_is_made_to_the_first_copy_then_to_the_second_and_then_acknowledged() {
+        let mut count = count();
+        count.resume(vec![], &inputs(NOW));
+        let step = count.resume(vec![copy(7, 4, "10", 21), copy(7, 4, "10", 31)], &inputs(NOW));
+        assert_eq!(stored(step), (Side::First, record(7, 5, "13"), 21));
+        let step = count.resume(vec![Reply::Stored(cas(22))], &inputs(NOW));
+        assert_eq!(stored(step), (Side::Second, record(7, 5, "13"), 31));
+        let step = count.resume(vec![Reply::Stored(cas(32))], &inputs(NOW));
+        assert_eq!(step, Step::Done(Outcome::Counted(13, 12, None)));
+    }
+
+    #[test]
+    fn a_first_copy_that_is_lost_or_of_another_life_begins_from_the_second_which_has_the_new_life_first() {
+        for first in [stub(21), copy(8, 9, "99", 21)] {
+            let mut count = count();
+            count.resume(vec![], &inputs(NOW));
+            let step = count.resume(vec![first, copy(7, 4, "10", 31)], &inputs(NOW));
+            assert_eq!(stored(step), (Side::Second, record(99, 4, "10"), 31));
+            let step = count.resume(vec![Reply::Stored(cas(32))], &inputs(NOW));
+            assert_eq!(stored(step), (Side::First, record(99, 5, "13"), 21));
+            let step = count.resume(vec![Reply::Stored(cas(22))], &inputs(NOW));
+            assert_eq!(stored(step), (Side::Second, record(99, 5, "13"), 32));
+        }
+    }
+
+    #[test]
+    fn a_change_that_finds_the_second_copy_changed_is_acknowledged_only_if_that_has_it() {
+        let begun = || {
+            let mut count = count();
+            count.resume(vec![], &inputs(NOW));
+            count.resume(vec![copy(7, 4, "10", 21), copy(7, 4, "10", 31)], &inputs(NOW));
+            count.resume(vec![Reply::Stored(cas(22))], &inputs(NOW));
+            read_again(&count.resume(vec![Reply::Exists], &inputs(NOW)), Side::Second);
+            count
+        };
+        let step = begun().resume(vec![copy(7, 6, "14", 33)], &inputs(NOW));
+        assert_eq!(step, Step::Done(Outcome::Counted(13, 12, None)), "it has this change and a later one");
+        let step = begun().resume(vec![copy(7, 4, "10", 33)], &inputs(NOW));
+        assert_eq!(stored(step), (Side::Second, record(7, 5, "13"), 33), "an earlier change");
+        let failed = Step::Done(Outcome::Failed(Failure::Down));
+        assert_eq!(begun().resume(vec![copy(8, 6, "14", 33)], &inputs(NOW)), failed, "another life");
+        // It was lost: what counts is whether the first copy still has the change.
+        let lost = || {
+            let mut count = begun();
+            read_again(&count.resume(vec![stub(33)], &inputs(NOW)), Side::First);
+            count
+        };
+        let step = lost().resume(vec![copy(7, 6, "14", 23)], &inputs(NOW));
+        assert_eq!(stored(step), (Side::Second, record(7, 6, "14"), 33));
+        for first in [Reply::Absent, copy(8, 6, "14", 23)] {
+            assert_eq!(lost().resume(vec![first], &inputs(NOW)), failed);
+        }
+    }
+
+    #[test]
+    fn a_read_returns_what_either_copy_has_and_stores_a_lost_one_again() {
+        let read = |first, second| {
+            let mut get = machine(Request::Get);
+            get.resume(vec![], &inputs(NOW));
+            let step = get.resume(vec![first, second], &inputs(NOW));
+            (get, step)
+        };
+        let down = || Reply::Failed(Failure::Down);
+        let value = |step: &Step| match step {
+            Step::Done(Outcome::Value { data, .. }) => String::from_utf8(data.to_vec()).unwrap(),
+            other => panic!("{other:?}"),
+        };
+        for (first, second, expected) in [
+            (copy(7, 5, "11", 1), copy(7, 4, "10", 2), "11"),
+            (copy(8, 5, "11", 1), copy(7, 4, "10", 2), "10"),
+            (copy(7, 5, "11", 1), down(), "11"),
+            (down(), copy(7, 4, "10", 2), "10"),
+        ] {
+            assert_eq!(value(&read(first, second).1), expected);
+        }
+        assert_eq!(read(Reply::Absent, Reply::Absent).1, Step::Done(Outcome::Miss));
+        assert_eq!(read(Reply::Absent, down()).1, Step::Done(Outcome::Failed(Failure::Down)));
+        let (mut get, step) = read(Reply::Absent, copy(7, 4, "10", 31));
+        assert!(matches!(step, Step::SendCopies(ref commands) if commands.len() == 2));
+        let step = get.resume(vec![stub(21), copy(7, 4, "10", 31)], &inputs(NOW));
+        assert_eq!(stored(step), (Side::Second, record(99, 4, "10"), 31));
+        assert_eq!(value(&get.resume(vec![down()], &inputs(NOW))), "10", "whether that succeeds or not");
+    }
+
+    #[test]
+    fn a_change_that_loses_every_race_fails() {
+        let lost = |pause: u64| {
+            let mut count = count();
+            let mut now = NOW;
+            let mut step = count.resume(vec![], &inputs(now));
+            for round in 1u32.. {
+                now += pause;
+                let replies = match &step {
+                    Step::SendCopies(commands) if commands.len() == 2 => vec![stub(1), stub(2)],
+                    Step::SendCopies(_) => vec![Reply::Exists],
+                    Step::Done(outcome) => return (outcome.clone(), round),
+                    Step::Send(_) => panic!("{step:?}"),
+                };
+                step = count.resume(replies, &inputs(now));
+            }
+            unreachable!("the loop ends")
+        };
+        let overloaded = Outcome::Failed(Failure::Overloaded);
+        assert_eq!(lost(0), (overloaded.clone(), MAX_ROUNDS + 1));
+        assert_eq!(lost(MAX_RETRY_MS / 4), (overloaded, 6));
+    }
+}

@@ -1,0 +1,181 @@
+//! Values on two servers, of which one is killed, restarts empty, or hangs.
+
+use std::thread;
+use std::time::Duration;
+
+use super::{rule, store, text};
+use crate::client::Client;
+use crate::world::{Kennel, Memcached, addresses, eventually, memcacheds, sidecar_toml, timed};
+
+/// Enough keys that each server has both first and second copies.
+const KEYS: usize = 24;
+/// Short durations of failover.
+const SHORT: &str = "window = \"1s\"\nfail_after = \"1s\"\nrecover_after = \"2s\"\n";
+
+/// Three servers and two sidecars that know all places.
+fn fleet() -> (Vec<Memcached>, [Kennel; 2]) {
+    let servers = memcacheds(3);
+    let copies = |name, pattern, kind| rule(name, pattern, kind, "copies = 2");
+    let rules = [copies("sessions", "session:*", "raw"), copies("counts", "count:*", "counter")];
+    let toml = sidecar_toml(&addresses(&servers), &rules);
+    let toml = toml.replace("[pools.main]\n", &format!("[pools.main]\n{SHORT}"));
+    let sidecars = [(); 2].map(|()| Kennel::start(&toml));
+    for sidecar in &sidecars {
+        until_writable(&mut sidecar.client(), "new");
+    }
+    (servers, sidecars)
+}
+
+/// Waits until every session can be stored, and stores them.
+fn until_writable(client: &mut Client, value: &str) {
+    let mut stored = |n| store(client, &format!("set session:{n} 0 0"), value) == "STORED";
+    for n in 0..KEYS {
+        eventually("a session is stored", || stored(n));
+    }
+}
+
+/// The counts that were acknowledged, and those that were tried.
+#[derive(Default)]
+struct Counts {
+    acknowledged: [u64; KEYS],
+    tried: [u64; KEYS],
+}
+
+impl Counts {
+    /// Counts once under each key.
+    fn count(&mut self, client: &mut Client) {
+        for n in 0..KEYS {
+            self.tried[n] += 1;
+            let reply = client.execute(&format!("incr count:{n} 1"));
+            self.acknowledged[n] += u64::from(reply.parse::<u64>().is_ok());
+        }
+    }
+
+    /// Counts until each key has been counted once more.
+    fn count_until_acknowledged(&mut self, client: &mut Client) {
+        let before = self.acknowledged;
+        eventually("each count is acknowledged", || {
+            self.count(client);
+            (0..KEYS).all(|n| self.acknowledged[n] > before[n])
+        });
+    }
+
+    fn check(&self, client: &mut Client, when: &str) {
+        for n in 0..KEYS {
+            let number =
+                text(client, &format!("count:{n}")).map_or(0, |number| number.parse().expect("a number"));
+            let right = self.acknowledged[n]..=self.tried[n];
+            assert!(right.contains(&number), "{when}: count:{n} is {number}, not in {right:?}");
+        }
+    }
+}
+
+fn check_sessions(client: &mut Client, value: &str, when: &str) {
+    for n in 0..KEYS {
+        assert_eq!(text(client, &format!("session:{n}")).as_deref(), Some(value), "{when}: session:{n}");
+    }
+}
+
+#[test]
+fn a_value_with_two_copies_has_the_commands_of_a_raw_key() {
+    let (_servers, [a, b]) = fleet();
+    let (mut a, mut b) = (a.client(), b.client());
+    assert_eq!(store(&mut a, "add session:0 0 0", "x"), "NOT_STORED");
+    assert_eq!(store(&mut a, "replace session:0 7 100", "b"), "STORED");
+    assert_eq!(store(&mut b, "append session:0 0 0", "c"), "STORED");
+    assert_eq!(store(&mut a, "prepend session:0 0 0", "a"), "STORED");
+    let item = &b.get_many(&["session:0"])[0];
+    assert_eq!((&item.value[..], item.flags), (&b"abc"[..], 7));
+    let (_, cas) = b.gets("session:0").unwrap();
+    assert_eq!(a.execute("touch session:0 200"), "TOUCHED");
+    assert_eq!(b.execute("mg session:0 t s"), "HD t200 s3");
+    let cas_is = |client: &mut Client, cas: u64| {
+        client.send(format!("cas session:0 7 200 3 {cas}\r\nabc\r\n").as_bytes());
+        client.line()
+    };
+    assert_eq!(cas_is(&mut b, cas), "EXISTS", "the touch has changed it");
+    let (_, cas) = a.gets("session:0").unwrap();
+    assert_eq!(cas_is(&mut b, cas), "STORED");
+    assert_eq!(a.execute("incr session:0 1"), "CLIENT_ERROR cannot increment or decrement non-numeric value");
+    assert_eq!(a.execute("incr session:none 1"), "NOT_FOUND");
+    assert_eq!(a.execute("touch session:none 1"), "NOT_FOUND");
+    assert_eq!(store(&mut a, "append session:none 0 0", "x"), "NOT_STORED");
+    assert_eq!(store(&mut a, "set session:1 0 0", "9"), "STORED");
+    assert_eq!((a.execute("incr session:1 5"), b.execute("decr session:1 100")), ("14".into(), "0".into()));
+    assert_eq!((a.delete("session:1"), b.delete("session:1")), ("DELETED".into(), "NOT_FOUND".into()));
+    assert_eq!(text(&mut b, "session:1"), None);
+    let refused = b.execute("gat 10 session:0");
+    assert!(
+        refused.starts_with("CLIENT_ERROR a raw rule with copies has only the commands get, "),
+        "{refused}"
+    );
+    let refused = store(&mut b, "append count:1 0 0", "1");
+    assert_eq!(refused, "CLIENT_ERROR a counter has only the commands incr, decr, get, set, add, delete");
+}
+
+#[test]
+fn counts_of_many_clients_at_once_are_exact() {
+    let (_servers, sidecars) = fleet();
+    thread::scope(|scope| {
+        for at in 0..6 {
+            let mut client = sidecars[at % 2].client();
+            scope.spawn(move || {
+                (0..50).for_each(|_| assert!(client.execute("incr count:0 2").parse::<u64>().is_ok()))
+            });
+        }
+    });
+    assert_eq!(text(&mut sidecars[0].client(), "count:0").as_deref(), Some("600"));
+}
+
+#[test]
+fn a_server_that_restarts_empty_takes_nothing_with_it() {
+    let (mut servers, [a, b]) = fleet();
+    let (mut a, mut b) = (a.client(), b.client());
+    let mut counts = Counts::default();
+    counts.count_until_acknowledged(&mut a);
+    servers[0].restart();
+    check_sessions(&mut a, "new", "after the restart");
+    counts.count_until_acknowledged(&mut b);
+    counts.check(&mut a, "after the restart");
+    // What was read or counted is on both servers again.
+    check_sessions(&mut b, "new", "after the values were read");
+}
+
+#[test]
+fn of_a_killed_server_everything_is_readable_at_once_and_changed_once_the_fleet_has_failed_over() {
+    let (mut servers, [a, b]) = fleet();
+    let (mut a, mut b) = (a.client(), b.client());
+    let mut counts = Counts::default();
+    counts.count_until_acknowledged(&mut a);
+    servers[1].kill();
+    let ((), took) = timed(|| check_sessions(&mut a, "new", "with a dead server"));
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    counts.check(&mut b, "with a dead server");
+    counts.count_until_acknowledged(&mut b);
+    counts.check(&mut a, "after the failover");
+    until_writable(&mut a, "newer");
+    check_sessions(&mut b, "newer", "after the failover");
+}
+
+#[test]
+fn a_server_that_hangs_and_returns_with_old_contents_brings_nothing_back() {
+    let (servers, [a, b]) = fleet();
+    let (mut first, mut second) = (a.client(), b.client());
+    let mut counts = Counts::default();
+    counts.count_until_acknowledged(&mut first);
+    servers[2].stop();
+    check_sessions(&mut first, "new", "while a server hangs");
+    counts.count_until_acknowledged(&mut first);
+    until_writable(&mut second, "newer");
+    servers[2].cont();
+    let away = |sidecar: &Kennel| sidecar.metrics().sum("kennel_failover_place", &[]);
+    eventually("the server is used again", || {
+        counts.count(&mut second);
+        counts.check(&mut first, "while the server returns");
+        check_sessions(&mut first, "newer", "while the server returns");
+        away(&a) + away(&b) == 0.0
+    });
+    counts.count_until_acknowledged(&mut first);
+    counts.check(&mut second, "after the server has returned");
+    check_sessions(&mut second, "newer", "after the server has returned");
+}
