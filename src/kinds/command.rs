@@ -27,6 +27,27 @@ pub struct Command {
 /// The commands of one round trip. The server receives them in this order.
 pub type Commands = Vec<Command>;
 
+/// The longest line of keys that is sent to a server, in bytes: memcached takes 2,048.
+pub(super) const MAX_LINE: usize = 1_900;
+
+/// Reads of these items, of which there is at least one, in this order.
+pub(super) fn gets(keys: impl IntoIterator<Item = ItemKey>) -> Commands {
+    let get = |keys| Command { key: ItemKey::new(), operation: Operation::GetMany(keys) };
+    let mut commands = Commands::new();
+    let mut line = Vec::new();
+    let mut length = 0;
+    for key in keys {
+        length += key.len() + 1;
+        if length > MAX_LINE {
+            commands.push(get(std::mem::take(&mut line)));
+            length = key.len() + 1;
+        }
+        line.push(key);
+    }
+    commands.push(get(line));
+    commands
+}
+
 /// The replies to [`Commands`], in the same order.
 pub type Replies = Vec<Reply>;
 

@@ -2,7 +2,7 @@
 
 use super::copies;
 use super::counter;
-use super::item::ItemKey;
+use super::item::{ItemKey, own_length};
 use super::list;
 use super::lock;
 use super::log;
@@ -18,9 +18,8 @@ use super::window;
 pub fn split(kind: &Kind, prefix: usize, key: &[u8]) -> usize {
     match kind {
         Kind::Copied(_) | Kind::Counter(_) | Kind::Lock(_) | Kind::Window(_) => key.len(),
-        Kind::List(_) => list::own_length(prefix, key),
-        Kind::Table(_) => table::own_length(prefix, key),
-        Kind::Log(_) => log::own_length(prefix, key),
+        Kind::List(_) | Kind::Log(_) => own_length(b'@', prefix, key),
+        Kind::Table(_) => own_length(b'/', prefix, key),
     }
 }
 

@@ -23,6 +23,12 @@ pub(super) fn item_below(own: &[u8], name: &[u8]) -> Result<ItemKey, &'static st
     if key.len() > MAX_KEY { Err(TOO_LONG) } else { Ok(key) }
 }
 
+/// The length of a kind's own key in what a client sent: up to the first `separator` behind the rule's `prefix`.
+pub(super) fn own_length(separator: u8, prefix: usize, key: &[u8]) -> usize {
+    let behind = key.get(prefix..).unwrap_or_default();
+    memchr::memchr(separator, behind).map_or(key.len(), |at| prefix + at)
+}
+
 /// Whether a key is the key of an item below a kind's key, which no client may use.
 pub fn is_reserved(key: &[u8]) -> bool {
     memchr::memmem::find(key, INFIX).is_some()

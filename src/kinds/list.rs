@@ -43,12 +43,6 @@ const MAX_ROUNDS: u8 = 8;
 /// The value of an element that the list has.
 const HAS: &[u8] = b"1";
 
-/// The length of a list's own key in what a client sent: up to the first '@' behind the rule's `prefix`.
-pub(super) fn own_length(prefix: usize, key: &[u8]) -> usize {
-    let behind = key.get(prefix..).unwrap_or_default();
-    memchr::memchr(b'@', behind).map_or(key.len(), |at| prefix + at)
-}
-
 /// The items of all shards.
 pub(super) fn items_below(own: &[u8]) -> Vec<ItemKey> {
     shards::keys(own, 'e').unwrap_or_default()

@@ -43,12 +43,6 @@ const MAX_ENTRY: usize = 32 * 1024;
 /// The longest key of a log, in bytes, which leaves room for a cursor behind it.
 const MAX_OWN: usize = 110;
 
-/// The length of a log's own key in what a client sent: up to the first '@' behind the rule's `prefix`.
-pub(super) fn own_length(prefix: usize, key: &[u8]) -> usize {
-    let behind = key.get(prefix..).unwrap_or_default();
-    memchr::memchr(b'@', behind).map_or(key.len(), |at| prefix + at)
-}
-
 /// The numbers of all slots.
 pub(super) fn items_below(settings: &Log, own: &[u8], now: u64) -> Vec<ItemKey> {
     let slots = Slots::at(now, settings);

@@ -34,12 +34,6 @@ const BATCH: usize = 2_048;
 /// How often a name is appended that is removed meanwhile.
 const MAX_ROUNDS: u8 = 8;
 
-/// The length of a table's own key in what a client sent: up to the first '/' behind the rule's `prefix`.
-pub(super) fn own_length(prefix: usize, key: &[u8]) -> usize {
-    let behind = key.get(prefix..).unwrap_or_default();
-    memchr::memchr(b'/', behind).map_or(key.len(), |at| prefix + at)
-}
-
 /// The items with the names of the elements.
 pub(super) fn items_below(own: &[u8]) -> Vec<ItemKey> {
     shards::keys(own, 'n').unwrap_or_default()

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::command::{Command, Mode, Operation, Replies, Reply, Value};
+use super::command::{Command, Mode, Operation, Replies, Reply, Value, gets};
 use super::counter::number;
 use super::expiry::exptime;
 use super::item::{ItemKey, item_below};
@@ -29,8 +29,6 @@ pub(super) const UNIQUE_COMMANDS: &str =
 const NO_VISITOR: &str = "CLIENT_ERROR the key must be that of the window, ':' and a visitor\r\n";
 const NO_COUNT: &str = "CLIENT_ERROR the window has only counts that increase\r\n";
 
-/// The longest line of keys that is sent to a server, in bytes: memcached takes 2,048.
-const MAX_LINE: usize = 1_900;
 /// The name of the item that a delete leaves, if visitors are counted.
 const DELETED: &[u8] = b"deleted";
 
@@ -159,17 +157,7 @@ impl Sum {
         if let Some(operation) = &self.count {
             commands.push(Command { key: keys.remove(current), operation: operation.clone() });
         }
-        let mut line = Vec::new();
-        let mut length = 0;
-        for key in keys {
-            length += key.len() + 1;
-            if length > MAX_LINE {
-                commands.push(get_many(std::mem::take(&mut line)));
-                length = key.len() + 1;
-            }
-            line.push(key);
-        }
-        commands.push(get_many(line));
+        commands.extend(gets(keys));
         commands
     }
 
@@ -196,10 +184,6 @@ impl Sum {
         }
         Ok((sum, counted))
     }
-}
-
-fn get_many(keys: Vec<ItemKey>) -> Command {
-    Command { key: ItemKey::new(), operation: Operation::GetMany(keys) }
 }
 
 impl Machine for Sum {
@@ -341,7 +325,7 @@ impl Machine for Visit {
 
 #[cfg(test)]
 mod tests {
-    use super::super::command::Cas;
+    use super::super::command::{Cas, MAX_LINE};
     use super::*;
 
     const START: u64 = 1_700_000_000_000;

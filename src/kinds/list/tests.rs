@@ -1,11 +1,12 @@
 //! The commands of a list one by one, and in any order of several clients' commands.
 
 use super::*;
+use crate::kinds::item::own_length;
 use crate::kinds::model::{Mutant, Random, Store, Task};
 
 fn machine(ttl: u64, key: &str, request: Request<'_>) -> Result<Box<dyn Machine>, &'static str> {
     let settings = List { ttl: Duration::from_secs(ttl) };
-    begin(&settings, key.as_bytes(), own_length(0, key.as_bytes()), request)
+    begin(&settings, key.as_bytes(), own_length(b'@', 0, key.as_bytes()), request)
 }
 
 fn append(lines: &str) -> Request<'_> {

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::super::command::{Command, Operation, Replies, Reply};
+use super::super::command::{Replies, Reply, gets};
 use super::super::counter::number;
 use super::super::item::ItemKey;
 use super::super::machine::{Inputs, Machine, Outcome, Step};
@@ -12,8 +12,6 @@ use crate::error::Failure;
 
 /// The largest answer, in bytes: the largest item that memcached returns by default.
 const MAX_ANSWER: u64 = 1024 * 1024;
-/// The longest line of keys that is sent to a server, in bytes: memcached takes 2,048.
-pub(super) const MAX_LINE: usize = 1_900;
 
 /// A read.
 #[derive(Debug)]
@@ -46,7 +44,7 @@ impl Read {
         let keys = (self.first..=self.last).map(|slot| reserved_key(&self.own, slot));
         match keys.collect::<Result<Vec<_>, _>>() {
             Ok(keys) if keys.is_empty() => self.answer(&[], Vec::new()),
-            Ok(keys) => Step::Send(lines(keys)),
+            Ok(keys) => Step::Send(gets(keys)),
             Err(_) => Step::Done(Outcome::Failed(Failure::Refused)),
         }
     }
@@ -82,9 +80,9 @@ impl Read {
             return self.answer(&[], Vec::new());
         }
         // An entry that was appended after another was acknowledged must not be read without it, whatever slots they are in.
-        let keys = asked.iter().rev().map(|(_, _, key)| key.clone()).collect();
+        let commands = gets(asked.iter().rev().map(|(_, _, key)| key.clone()));
         self.asked = Some(asked);
-        Step::Send(lines(keys))
+        Step::Send(commands)
     }
 
     fn answer(&self, asked: &[(u64, usize, ItemKey)], found: Vec<(ItemKey, Bytes)>) -> Step {
@@ -125,24 +123,6 @@ impl Read {
 fn number_of(found: &[(ItemKey, Bytes)], key: &ItemKey) -> Option<u64> {
     let (_, data) = found.iter().find(|(of, _)| of == key)?;
     number(data.trim_ascii_end())
-}
-
-/// Reads of these items, in this order.
-fn lines(keys: Vec<ItemKey>) -> Vec<Command> {
-    let get = |keys| Command { key: ItemKey::new(), operation: Operation::GetMany(keys) };
-    let mut commands = Vec::new();
-    let mut line = Vec::new();
-    let mut length = 0;
-    for key in keys {
-        length += key.len() + 1;
-        if length > MAX_LINE {
-            commands.push(get(std::mem::take(&mut line)));
-            length = key.len() + 1;
-        }
-        line.push(key);
-    }
-    commands.push(get(line));
-    commands
 }
 
 impl Machine for Read {

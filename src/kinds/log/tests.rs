@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use super::append::{MAX_ROUNDS, SLOT_FULL};
 use super::cursor::{Cursor, MAX_PARTS, parse};
-use super::read::MAX_LINE;
 use super::slots::{PART, part_key, reserved_key};
 use super::*;
 use crate::error::Failure;
+use crate::kinds::command::MAX_LINE;
 use crate::kinds::command::{Cas, Command, Mode, Operation, Reply};
+use crate::kinds::item::own_length;
 use crate::kinds::machine::{Inputs, Outcome, Step};
 
 const NOW: u64 = 1_700_000_000_000;
@@ -264,6 +265,6 @@ fn a_command_that_logs_do_not_have_is_refused_with_those_that_they_have() {
 #[test]
 fn the_own_key_of_a_log_ends_at_the_first_at_sign_behind_the_prefix() {
     for (prefix, key, length) in [(4, "log:a", 5), (4, "log:a@0", 5), (4, "log:a@b@0", 5), (2, "a@b@0", 3)] {
-        assert_eq!(own_length(prefix, key.as_bytes()), length, "{key}");
+        assert_eq!(own_length(b'@', prefix, key.as_bytes()), length, "{key}");
     }
 }
