@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use kennel::error::Failure;
 use kennel::kinds::{
-    Copied, Counter, Kind, Machine, Operation, Outcome, Replies, Reply, Request, Side, Step, Verb, copy_key,
+    Command, Copied, Counter, Kind, Machine, Operation, Outcome, Replies, Reply, Request, Side, Step, Verb,
+    copy_key,
 };
 
 use super::executor::Executor;
@@ -75,7 +76,9 @@ fn begin(world: &Rc<World>, counter: bool) {
             false => world.executor.spawn(session(Rc::clone(&copies), client)),
         }
     }
-    world.executor.spawn(move_places(copies));
+    if world.plan.faults {
+        world.executor.spawn(move_places(copies));
+    }
 }
 
 /// Moves the copies to the standby server and back. No sidecar uses a place while another uses the next one.
@@ -129,7 +132,13 @@ async fn count(copies: Rc<Copies>, client: usize) {
                 String::from_utf8_lossy(&data).parse().expect("a counter is a number")
             }
             Outcome::Miss => 0,
-            _ => continue,
+            Outcome::Failed(failure) => {
+                if !world.plan.faults {
+                    world.violated(|| format!("counter {key} failed without a fault: {failure:?}"));
+                }
+                continue;
+            }
+            other => panic!("{other:?}"),
         };
         world.saw();
         copies.acknowledge(key, begun, at);
@@ -240,7 +249,8 @@ impl Copies {
         let now = world.inputs(sidecar).now;
         let mut machine: Box<dyn Machine> = world.machine(sidecar, kind, &name, name.len(), request, now);
         let places = self.known.borrow()[sidecar];
-        let (mut replies, mut read_both) = (Replies::new(), false);
+        // Behind a read of the first copy that leaves a stub, a store of the second is a claim.
+        let (mut replies, mut may_claim) = (Replies::new(), false);
         loop {
             let commands = match machine.resume(replies, &world.inputs(sidecar)) {
                 Step::Done(outcome) => return outcome,
@@ -249,11 +259,14 @@ impl Copies {
             };
             let sent = world.executor.now();
             let mut slots = Vec::new();
-            let is_both = commands.len() == 2;
+            let reads_first = |(side, command): &(Side, Command)| {
+                matches!((side, &command.operation), (Side::First, Operation::GetOrStub))
+            };
+            let has_read_first = commands.iter().any(reads_first);
             for (side, mut command) in commands {
                 let at = usize::from(side == Side::Second);
-                let is_claim = read_both && at == 1 && matches!(command.operation, Operation::Store { .. });
-                let is_second = !read_both && at == 1 && matches!(command.operation, Operation::Store { .. });
+                let stores_second = at == 1 && matches!(command.operation, Operation::Store { .. });
+                let (is_claim, is_second) = (stores_second && may_claim, stores_second && !may_claim);
                 if let Some(mutant) = world.plan.mutant {
                     mutant.change_copy(at, &mut command);
                 }
@@ -276,7 +289,7 @@ impl Copies {
                 let slot = world.network.send(sidecar, server, command.clone(), Executed::default());
                 slots.push((at, command, Some(slot)));
             }
-            read_both = is_both;
+            may_claim = has_read_first;
             replies = Replies::new();
             for (at, command, slot) in slots {
                 let mut reply = match slot {

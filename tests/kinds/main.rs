@@ -77,6 +77,12 @@ fn a_lock_needs_each_of_its_defences_caught() {
 #[test]
 fn a_count_with_two_copies_stays_counted_while_one_of_them_lives() {
     every_seed_of(copies::begin_counter, 50, Plan::of_copies);
+    every_seed_of(copies::begin_counter, 50, Plan::of_evicted_copies);
+}
+
+#[test]
+fn without_a_fault_no_count_with_two_copies_fails() {
+    every_seed_of(copies::begin_counter, 800, Plan::without_faults);
 }
 
 #[test]
@@ -87,7 +93,7 @@ fn a_session_with_two_copies_is_what_was_acknowledged_last_while_one_of_them_liv
 #[test]
 fn copies_need_each_of_their_defences_caught() {
     is_caught_in(Mutant::SecondIsNotStored, copies::begin_counter, 50, Plan::of_copies);
-    is_caught_in(Mutant::NoClaim, copies::begin_counter, 100, Plan::of_copies);
+    is_caught_in(Mutant::NoClaim, copies::begin_counter, 300, Plan::of_evicted_copies);
     is_caught_in(Mutant::FirstWithoutCompare, copies::begin_counter, 50, Plan::of_copies);
     is_caught_in(Mutant::SecondWithoutCompare, copies::begin_counter, 100, Plan::of_copies);
     is_caught_in(Mutant::CopiesWithoutFence, copies::begin_counter, 50, Plan::of_copies);

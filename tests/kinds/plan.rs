@@ -24,6 +24,8 @@ pub struct Plan {
     pub slow_replies: u64,
     /// The mean pause between moves of a copy, in ms.
     pub between_moves: u64,
+    /// Whether anything fails at all.
+    pub faults: bool,
     pub restarts: bool,
     pub evicts: bool,
     /// The clocks of two sidecars differ by less than this, in ms.
@@ -49,6 +51,7 @@ impl Plan {
             between_faults: one_of(&[200, 1_000, 4_000]),
             slow_replies: one_of(&[0, 20, 100]),
             between_moves: one_of(&[2_000, 6_000, 40_000]),
+            faults: true,
             restarts: one_of(&[0, 1]) == 1,
             evicts: one_of(&[0, 1]) == 1,
             spread: one_of(&[1, 300, 900]),
@@ -70,6 +73,26 @@ impl Plan {
     /// Three servers, for values with two copies.
     pub fn of_copies(self) -> Plan {
         Plan { servers: 3, ..self }
+    }
+
+    /// Copies that are evicted all the time, while commands are under way.
+    pub fn of_evicted_copies(self) -> Plan {
+        let plan = Plan { evicts: true, restarts: false, between_faults: 60, pause: 50, ..self };
+        Plan { latency: 50, keys: 1, clients: 6, ..plan.of_copies() }
+    }
+
+    /// The same on a day without faults.
+    pub fn without_faults(self) -> Plan {
+        Plan {
+            faults: false,
+            slow_replies: 0,
+            latency: 50,
+            pause: 50,
+            clients: 6,
+            keys: 1,
+            end: 1_000,
+            ..self.of_copies()
+        }
     }
 
     pub fn is(&self, mutant: Mutant) -> bool {

@@ -97,7 +97,8 @@ pub fn every_seed_of(begin: Begin, seeds: u64, sort: fn(Plan) -> Plan) {
         );
     }
     println!("{count} schedules, {seen} checked replies, {faults} faults");
-    assert!(seen >= 10 * count && faults >= count, "hardly anything happened");
+    assert!(seen >= 10 * count, "hardly anything happened");
+    assert!(faults >= count || !plan(0).faults, "hardly anything failed");
 }
 
 /// Whether one of the first `seeds` seeds catches the mutant.

@@ -74,7 +74,9 @@ impl World {
             executor: executor.clone(),
         });
         begin(&world);
-        executor.spawn(Rc::clone(&network).fail());
+        if world.plan.faults {
+            executor.spawn(Rc::clone(&network).fail());
+        }
         executor.spawn(Rc::clone(&world).move_clocks());
         executor.run(world.plan.end, || world.violation.borrow().is_some() || world.seen.get() >= ENOUGH);
         match world.violation.take() {

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::record::Record;
+use super::record::{KEPT_WITHOUT_VALUE, Record};
 use crate::kinds::counter::{self, NOT_A_NUMBER, number};
 use crate::kinds::expiry::remaining;
 use crate::kinds::machine::Outcome;
@@ -12,8 +12,6 @@ use crate::kinds::settings::Copied;
 /// The commands that a raw rule with copies has, for the error that names them.
 pub(in crate::kinds) const COMMANDS: &str = "CLIENT_ERROR a raw rule with copies has only the commands get, gets, set, add, \
      replace, append, prepend, cas, incr, decr, touch, delete\r\n";
-/// How long the record of a deleted value is kept, in ms.
-const DELETED: u64 = 60_000;
 
 /// What becomes of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,7 +120,7 @@ impl Change {
                 next(Some(Bytes::from(number.to_string())), record.flags, record.ends)
             }
             (Change::Touch { ends }, Some(held)) => next(Some(held.clone()), record.flags, *ends),
-            (Change::Delete, Some(_)) => next(None, 0, now.saturating_add(DELETED)),
+            (Change::Delete, Some(_)) => next(None, 0, now.saturating_add(KEPT_WITHOUT_VALUE)),
             (Change::Keep, _) => next(record.data.clone(), record.flags, record.ends),
         })
     }

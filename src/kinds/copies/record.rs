@@ -12,6 +12,9 @@ use crate::kinds::machine::Side;
 /// The length of the line with its end.
 const HEADER: usize = 3 * 17 + 2;
 
+/// How long the record of a value is kept that was deleted or not yet stored, in ms.
+pub(super) const KEPT_WITHOUT_VALUE: u64 = 60_000;
+
 /// A record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
@@ -22,7 +25,7 @@ pub(super) struct Record {
     /// When the value ends, in ms since 1970; 0: never.
     pub(super) ends: u64,
     pub(super) flags: u32,
-    /// `None`: it was deleted.
+    /// `None`: it was deleted, or not stored yet.
     pub(super) data: Option<Bytes>,
 }
 
@@ -36,9 +39,9 @@ pub(super) enum Found {
 }
 
 impl Record {
-    /// The record without a value of a new life.
-    pub(super) fn nothing(life: u64) -> Record {
-        Record { life, change: 0, ends: 0, flags: 0, data: None }
+    /// The record of a value that does not exist yet, without a life. It ends if nothing is made of it.
+    pub(super) fn nothing(now: u64) -> Record {
+        Record { life: 0, change: 0, ends: now.saturating_add(KEPT_WITHOUT_VALUE), flags: 0, data: None }
     }
 
     /// Whether there is a value at this time.

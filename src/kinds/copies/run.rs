@@ -18,6 +18,9 @@ pub(in crate::kinds) use super::change::COMMANDS;
 /// servers are overloaded.
 const MAX_ROUNDS: u32 = 4_096;
 const MAX_RETRY_MS: u64 = 2_000;
+/// How often the first copy is read again before it counts as lost: whoever has given the second a new life needs one round trip to store
+/// the first, and fails if the second is given another life meanwhile.
+const LOOKS: u32 = 4;
 
 /// A command on a value with two copies.
 #[derive(Debug)]
@@ -37,7 +40,13 @@ enum Stage {
     Begin,
     /// Both copies are read.
     Read,
-    /// The second copy, which is read too, gets a new life, from which the first copy then begins.
+    /// The first copy seems to be lost, but another command may be about to store it. It is read again, `left` times more.
+    FirstSeemsLost {
+        held: Record,
+        second: Cas,
+        left: u32,
+    },
+    /// The second copy gets a new life, with which the first copy then begins.
     Claim {
         life: Record,
         first: Cas,
@@ -172,7 +181,7 @@ impl Run {
         };
         match (first, second) {
             (Found::Absent(Some(first)), Found::Absent(Some(second))) => {
-                self.change(&Record::nothing(inputs.random), first, second, inputs.now)
+                self.claim(Record::nothing(inputs.now), first, second, inputs)
             }
             (Found::Record(record, first), Found::Absent(Some(second))) => {
                 self.change(&record, first, second, inputs.now)
@@ -180,15 +189,37 @@ impl Run {
             (Found::Record(record, first), Found::Record(other, second)) if record.life == other.life => {
                 self.change(&record, first, second, inputs.now)
             }
-            // The first copy was lost. If there is one of another life, none of its changes has been acknowledged.
-            (Found::Absent(Some(first)) | Found::Record(_, first), Found::Record(record, second)) => {
-                let life = Record { life: inputs.random, ..record };
-                let step = self.store(Side::Second, &life, second, inputs.now);
-                self.stage = Stage::Claim { life, first };
-                step
+            (Found::Absent(Some(_)) | Found::Record(..), Found::Record(held, second)) => {
+                self.read_first(held, second, LOOKS - 1)
             }
             _ => self.failed(Failure::Refused),
         }
+    }
+
+    fn read_first(&mut self, held: Record, second: Cas, left: u32) -> Step {
+        self.stage = Stage::FirstSeemsLost { held, second, left };
+        Step::SendCopies(vec![(Side::First, self.command(Operation::GetOrStub))])
+    }
+
+    /// The first copy was read again, behind the second, which is `held`.
+    fn read_again(&mut self, first: Found, held: Record, second: Cas, left: u32, inputs: &Inputs) -> Step {
+        match first {
+            Found::Record(record, first) if record.life == held.life => {
+                self.change(&record, first, second, inputs.now)
+            }
+            Found::Absent(Some(_)) if left > 0 => self.read_first(held, second, left - 1),
+            // It was lost. If there is one of another life, none of its changes has been acknowledged.
+            Found::Absent(Some(first)) | Found::Record(_, first) => self.claim(held, first, second, inputs),
+            Found::Absent(None) => self.failed(Failure::Refused),
+        }
+    }
+
+    /// Gives the second copy a new life, because there is no first one of the life that it has.
+    fn claim(&mut self, held: Record, first: Cas, second: Cas, inputs: &Inputs) -> Step {
+        let life = Record { life: inputs.random, ..held };
+        let step = self.store(Side::Second, &life, second, inputs.now);
+        self.stage = Stage::Claim { life, first };
+        step
     }
 }
 
@@ -225,6 +256,10 @@ impl Machine for Run {
         match only {
             (_, Reply::Failed(failure)) => self.failed(*failure),
             (_, Reply::TooLarge) => self.done(Outcome::TooLarge),
+            (Stage::FirstSeemsLost { held, second, left }, reply) => match found(Some(reply)) {
+                Ok(first) => self.read_again(first, held, second, left, inputs),
+                Err(failure) => self.failed(failure),
+            },
             (Stage::Claim { life, first }, Reply::Stored(second)) => self.change(&life, first, *second, now),
             (Stage::First { record, second }, Reply::Stored(_)) => {
                 let step = self.store(Side::Second, &record, second, now);
@@ -331,6 +366,28 @@ mod tests {
         assert!(commands.len() == 1 && commands[0].0 == side, "{commands:?}");
     }
 
+    /// The step behind those that read the first copy again.
+    fn lost(machine: &mut dyn Machine, mut step: Step, first: &Reply) -> Step {
+        for _ in 0..if *first == stub(21) { LOOKS } else { 1 } {
+            read_again(&step, Side::First);
+            step = machine.resume(vec![first.clone()], &inputs(NOW));
+        }
+        step
+    }
+
+    #[test]
+    fn a_value_begins_with_its_life_in_the_second_copy() {
+        let mut count = count();
+        count.resume(vec![], &inputs(NOW));
+        let step = count.resume(vec![stub(21), stub(31)], &inputs(NOW));
+        let nothing = Record { life: 99, ..Record::nothing(NOW) };
+        assert_eq!(stored(step), (Side::Second, nothing, 31));
+        let step = count.resume(vec![Reply::Stored(cas(32))], &inputs(NOW));
+        assert_eq!(stored(step), (Side::First, record(99, 1, "3"), 21));
+        let step = count.resume(vec![Reply::Stored(cas(22))], &inputs(NOW));
+        assert_eq!(stored(step), (Side::Second, record(99, 1, "3"), 32));
+    }
+
     #[test]
     fn a_change_is_made_to_the_first_copy_then_to_the_second_and_then_acknowledged() {
         let mut count = count();
@@ -348,13 +405,24 @@ mod tests {
         for first in [stub(21), copy(8, 9, "99", 21)] {
             let mut count = count();
             count.resume(vec![], &inputs(NOW));
-            let step = count.resume(vec![first, copy(7, 4, "10", 31)], &inputs(NOW));
+            let step = count.resume(vec![first.clone(), copy(7, 4, "10", 31)], &inputs(NOW));
+            let step = lost(count.as_mut(), step, &first);
             assert_eq!(stored(step), (Side::Second, record(99, 4, "10"), 31));
             let step = count.resume(vec![Reply::Stored(cas(32))], &inputs(NOW));
             assert_eq!(stored(step), (Side::First, record(99, 5, "13"), 21));
             let step = count.resume(vec![Reply::Stored(cas(22))], &inputs(NOW));
             assert_eq!(stored(step), (Side::Second, record(99, 5, "13"), 32));
         }
+    }
+
+    #[test]
+    fn a_first_copy_that_was_read_before_it_was_stored_is_not_lost() {
+        let mut count = count();
+        count.resume(vec![], &inputs(NOW));
+        let step = count.resume(vec![stub(21), copy(7, 4, "10", 31)], &inputs(NOW));
+        read_again(&step, Side::First);
+        let step = count.resume(vec![copy(7, 5, "14", 23)], &inputs(NOW));
+        assert_eq!(stored(step), (Side::First, record(7, 6, "17"), 23));
     }
 
     #[test]
@@ -412,6 +480,7 @@ mod tests {
         let (mut get, step) = read(Reply::Absent, copy(7, 4, "10", 31));
         assert!(matches!(step, Step::SendCopies(ref commands) if commands.len() == 2));
         let step = get.resume(vec![stub(21), copy(7, 4, "10", 31)], &inputs(NOW));
+        let step = lost(get.as_mut(), step, &stub(21));
         assert_eq!(stored(step), (Side::Second, record(99, 4, "10"), 31));
         assert_eq!(value(&get.resume(vec![down()], &inputs(NOW))), "10", "whether that succeeds or not");
     }
