@@ -11,8 +11,12 @@ mod mutants;
 mod plan;
 mod network;
 mod world;
+mod members;
 mod copies;
 mod counter;
+mod list;
+mod log;
+mod table;
 mod lock;
 mod window;
 mod seeds;
@@ -72,6 +76,44 @@ fn a_lock_needs_each_of_its_defences_caught() {
     is_caught_in(Mutant::HeldFromTheReply, lock::begin, 300, Plan::far);
     is_caught_in(Mutant::NoEpochCheck, lock::begin, 100, Plan::restarting);
     is_caught(Mutant::FenceBeginsWithOne, lock::begin_fenced, 50);
+}
+
+#[test]
+fn a_list_has_what_its_last_acknowledged_commands_say() {
+    every_seed_keeps_the_promise(list::begin, 20);
+    every_seed_of(list::begin, 20, Plan::lossy);
+}
+
+#[test]
+fn a_list_needs_each_of_its_defences_caught() {
+    is_caught(Mutant::FoldWithoutCompare, list::begin, 50);
+}
+
+#[test]
+fn a_log_has_every_acknowledged_entry_once_and_a_tail_sees_each_once() {
+    every_seed_keeps_the_promise(log::begin, 40);
+    every_seed_of(log::begin, 40, Plan::lossy);
+}
+
+#[test]
+fn a_log_needs_each_of_its_defences_caught() {
+    is_caught(Mutant::FailedAppendIsSentAgain, log::begin, 50);
+    is_caught(Mutant::NextSlotIsNotRead, log::begin, 50);
+    is_caught(Mutant::OldestSlotIsNotRead, log::begin, 50);
+    is_caught(Mutant::SlotEndsWithItsWindow, log::begin, 50);
+}
+
+#[test]
+fn a_listing_of_a_table_has_the_elements_that_are_stored_and_no_others() {
+    every_seed_keeps_the_promise(table::begin, 40);
+    every_seed_of(table::begin, 40, Plan::lossy);
+}
+
+#[test]
+fn a_table_needs_each_of_its_defences_caught() {
+    is_caught(Mutant::FoldWithoutCompare, table::begin, 50);
+    is_caught(Mutant::NameIsNotAppendedAgain, table::begin, 100);
+    is_caught_in(Mutant::NameGoesAtOnce, table::begin, 100, Plan::lossy);
 }
 
 #[test]

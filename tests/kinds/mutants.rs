@@ -8,6 +8,8 @@ pub enum Mutant {
     NoEpochCheck,
     /// A count that timed out is sent again.
     FailedCountIsSentAgain,
+    /// An append that timed out is sent again.
+    FailedAppendIsSentAgain,
     /// A count that timed out is acknowledged.
     FailedCountIsAcknowledged,
     /// A sum leaves out the slot after the current one.
@@ -34,6 +36,12 @@ pub enum Mutant {
     HeldFromTheReply,
     /// Fencing numbers begin with 1.
     FenceBeginsWithOne,
+    /// What is left of a list or of the names of a table is stored without comparing the CAS.
+    FoldWithoutCompare,
+    /// A name that was removed before its element was stored is not appended once more.
+    NameIsNotAppendedAgain,
+    /// A name goes when its element was absent once.
+    NameGoesAtOnce,
     /// A change is acknowledged once the first copy has it.
     SecondIsNotStored,
     /// The first copy begins anew without a new life in the second.
@@ -51,8 +59,8 @@ impl Mutant {
     pub fn change(self, command: &mut Command) {
         use Mutant as M;
         match (self, &mut command.operation) {
-            (M::NextSlotIsNotRead, Operation::GetMany(keys)) => drop(keys.pop()),
-            (M::OldestSlotIsNotRead, Operation::GetMany(keys)) => drop(keys.remove(0)),
+            (M::NextSlotIsNotRead, Operation::GetMany(keys)) if keys.len() > 1 => drop(keys.pop()),
+            (M::OldestSlotIsNotRead, Operation::GetMany(keys)) if keys.len() > 1 => drop(keys.remove(0)),
             (M::SlotEndsWithItsWindow, Operation::Count { exptime, .. }) => *exptime = 2,
             (M::MarkerEndsEarly, Operation::Store { exptime, .. }) => *exptime = 1,
             (M::MarkerWithoutCompare, Operation::Store { cas, .. }) => *cas = None,
@@ -60,6 +68,11 @@ impl Mutant {
             (M::LockWithoutMargin, Operation::Store { exptime, .. }) => *exptime -= 1,
             (M::RenewalWithoutCompare, Operation::Store { cas, .. })
             | (M::ReleaseWithoutCompare, Operation::Delete { cas }) => *cas = None,
+            (M::FoldWithoutCompare, Operation::Store { cas, .. } | Operation::Delete { cas }) => *cas = None,
+            (M::NameGoesAtOnce, Operation::Store { value, .. }) => {
+                let lines = value.split_inclusive(|byte| *byte == b'\n');
+                *value = lines.filter(|line| line[0] != b'?').flatten().copied().collect();
+            }
             (M::FenceBeginsWithOne, Operation::Count { initial, .. }) => *initial = 1,
             _ => {}
         }

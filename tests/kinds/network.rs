@@ -69,7 +69,7 @@ struct Link {
     last_reply: u64,
     /// Its replies are not read any more.
     closed: bool,
-    /// The server's process has ended: what is on its way is never executed.
+    /// What is on its way is never executed: the server's process has ended, or reads nothing of it any more.
     cut: bool,
     waiting: Vec<Slot<Reply>>,
 }
@@ -150,7 +150,9 @@ impl Network {
             return slot;
         }
         self.commands.set(self.commands.get() + 1);
-        to.last_arrival = to.last_arrival.max(now + self.latency());
+        let late =
+            if self.executor.one_in(self.plan.late_commands) { self.executor.below(TIMEOUT) } else { 0 };
+        to.last_arrival = to.last_arrival.max(now + late + self.latency());
         let arrives = to.last_arrival;
         to.waiting.retain(|waiting| !waiting.is_filled());
         to.waiting.push(slot.clone());
@@ -183,12 +185,14 @@ impl Network {
             }
             self.executor.sleep_until(until).await;
         }
-        let (closed, cut) = {
-            let links = self.links.borrow();
-            (links[link].closed, links[link].cut)
-        };
-        if cut || (closed && self.executor.one_in(2)) {
-            return slot.fill(Reply::Failed(Failure::Down));
+        {
+            // A server reads what was sent on a connection up to some place, and nothing behind it.
+            let mut links = self.links.borrow_mut();
+            let from = &mut links[link];
+            from.cut |= from.closed && self.executor.one_in(2);
+            if from.cut {
+                return slot.fill(Reply::Failed(Failure::Down));
+            }
         }
         let wall = self.wall();
         let answer = {

@@ -22,6 +22,8 @@ pub struct Plan {
     pub between_faults: u64,
     /// Of so many replies, one is slower than the timeout; 0: none.
     pub slow_replies: u64,
+    /// Of so many commands, one is delayed by a segment that is sent again, with those behind it; 0: none.
+    pub late_commands: u64,
     /// The mean pause between moves of a copy, in ms.
     pub between_moves: u64,
     /// Whether anything fails at all.
@@ -50,6 +52,7 @@ impl Plan {
             longest_delay: one_of(&[400, 1_500, 4_000]),
             between_faults: one_of(&[200, 1_000, 4_000]),
             slow_replies: one_of(&[0, 20, 100]),
+            late_commands: 0,
             between_moves: one_of(&[2_000, 6_000, 40_000]),
             faults: true,
             restarts: one_of(&[0, 1]) == 1,
@@ -68,6 +71,11 @@ impl Plan {
     pub fn far(self) -> Plan {
         let plan = Plan { restarts: false, evicts: false, between_faults: 300, latency: 140, ..self };
         Plan { longest_delay: 4_000, pause: 50, ..plan }
+    }
+
+    /// Connections that lose segments: the commands of one round trip do not arrive together.
+    pub fn lossy(self) -> Plan {
+        Plan { restarts: false, evicts: false, latency: 2, pause: 50, late_commands: 6, ..self }
     }
 
     /// Three servers, for values with two copies.

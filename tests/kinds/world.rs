@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use kennel::error::Failure;
 use kennel::kinds::{
-    self, Command, Inputs, Kind, Machine, Memory, Operation, Outcome, Replies, Reply, Request, Step,
+    self, Command, Inputs, Kind, Machine, Memory, Mode, Operation, Outcome, Replies, Reply, Request, Step,
 };
 
 use super::executor::Executor;
@@ -176,12 +176,12 @@ impl World {
         let mut replies = Replies::new();
         for (command, slot) in slots {
             let mut reply = self.network.receive(slot, sent).await;
-            if self.plan.is(Mutant::FailedCountIsSentAgain)
-                && matches!(
-                    (&command.operation, &reply),
-                    (Operation::Count { .. }, Reply::Failed(Failure::TimedOut))
-                )
-            {
+            let is_sent_again = match command.operation {
+                Operation::Count { .. } => self.plan.is(Mutant::FailedCountIsSentAgain),
+                Operation::Store { mode: Mode::Append, .. } => self.plan.is(Mutant::FailedAppendIsSentAgain),
+                _ => false,
+            };
+            if is_sent_again && reply == Reply::Failed(Failure::TimedOut) {
                 let again = self.network.send(sidecar, server, command.clone(), Executed::default());
                 reply = self.network.receive(again, self.executor.now()).await;
             }
