@@ -9,6 +9,7 @@
 mod executor;
 mod mutants;
 mod plan;
+mod server;
 mod network;
 mod world;
 mod members;
@@ -20,6 +21,8 @@ mod table;
 mod lock;
 mod window;
 mod seeds;
+mod orders;
+mod every_order;
 
 use mutants::Mutant;
 use plan::Plan;
@@ -68,7 +71,7 @@ fn the_numbers_of_successive_holds_only_grow() {
 
 #[test]
 fn a_lock_needs_each_of_its_defences_caught() {
-    is_caught(Mutant::LockBySet, lock::begin, 50);
+    is_caught(Mutant::SetForAdd, lock::begin, 50);
     is_caught(Mutant::LockWithoutMargin, lock::begin, 50);
     is_caught(Mutant::RenewalWithoutCompare, lock::begin, 200);
     is_caught(Mutant::ReleaseWithoutCompare, lock::begin, 50);

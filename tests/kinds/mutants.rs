@@ -22,8 +22,8 @@ pub enum Mutant {
     MarkerEndsEarly,
     /// A marker is replaced without comparing the CAS.
     MarkerWithoutCompare,
-    /// A lock is taken by `set`.
-    LockBySet,
+    /// A lock is taken, or a visitor marked, by `set`.
+    SetForAdd,
     /// A lock lives for its TTL, of which memcached may take off a second.
     LockWithoutMargin,
     /// A lock is renewed without comparing the CAS.
@@ -64,7 +64,7 @@ impl Mutant {
             (M::SlotEndsWithItsWindow, Operation::Count { exptime, .. }) => *exptime = 2,
             (M::MarkerEndsEarly, Operation::Store { exptime, .. }) => *exptime = 1,
             (M::MarkerWithoutCompare, Operation::Store { cas, .. }) => *cas = None,
-            (M::LockBySet, Operation::Store { mode, .. }) => *mode = Mode::Set,
+            (M::SetForAdd, Operation::Store { mode, .. }) => *mode = Mode::Set,
             (M::LockWithoutMargin, Operation::Store { exptime, .. }) => *exptime -= 1,
             (M::RenewalWithoutCompare, Operation::Store { cas, .. })
             | (M::ReleaseWithoutCompare, Operation::Delete { cas }) => *cas = None,

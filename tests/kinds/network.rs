@@ -4,18 +4,17 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use kennel::embedded::Store;
 use kennel::error::Failure;
 use kennel::kinds::{Command, ItemKey, Operation, Reply};
-use kennel::protocol::parse::parse;
-use kennel::protocol::request::{Limits, Parsed};
 use kennel::proxy::kind_wire;
 use kennel::upstream::pending_replies::Reply as ServerReply;
 
 use super::executor::{Executor, Slot};
 use super::mutants::Mutant;
 use super::plan::Plan;
+use super::server;
 
 /// The wall clock at the start, in Unix ms.
 const START: u64 = 1_700_000_000_000;
@@ -283,7 +282,7 @@ impl Network {
         }
         self.losses.borrow_mut().push((self.executor.now(), Loss::Item(server, key.clone())));
         *from.evictions.entry(key.clone()).or_default() += 1;
-        from.run(&[b"md ", &key[..], b"\r\n"].concat(), wall);
+        server::run(&mut from.store, &[b"md ", &key[..], b"\r\n"].concat(), wall);
     }
 
     /// Delays what this sidecar sends to this server. The order of one connection is kept.
@@ -333,19 +332,6 @@ impl Server {
         if !matches!(command.operation, Operation::GetMany(_)) && !self.keys.contains(&command.key) {
             self.keys.insert(command.key.clone());
         }
-        let mut line = BytesMut::new();
-        kind_wire::encode(command, &mut line);
-        self.run(&line, wall)
-    }
-
-    fn run(&mut self, command: &[u8], wall: u64) -> Bytes {
-        let mut reply = Vec::with_capacity(64);
-        match parse(command, &Limits { max_value: 1 << 20 }) {
-            Parsed::Request { request, consumed } if consumed == command.len() => {
-                self.store.execute(&request, wall, &mut reply);
-            }
-            other => panic!("no server accepts {} ({other:?})", command.escape_ascii()),
-        }
-        Bytes::from(reply)
+        server::execute(&mut self.store, command, wall)
     }
 }

@@ -40,9 +40,10 @@ enum Stage {
     Begin,
     /// Both copies are read.
     Read,
-    /// The first copy seems to be lost, but another command may be about to store it. It is read again, `left` times more.
-    FirstSeemsLost {
-        held: Record,
+    /// There seems to be no first copy beside what the second is. It was perhaps read before it was stored, or another command is
+    /// about to store it. So it is read again, and then `left` times more.
+    NoFirst {
+        held: Option<Record>,
         second: Cas,
         left: u32,
     },
@@ -180,9 +181,7 @@ impl Run {
             (Err(failure), _) | (_, Err(failure)) => return self.failed(failure),
         };
         match (first, second) {
-            (Found::Absent(Some(first)), Found::Absent(Some(second))) => {
-                self.claim(Record::nothing(inputs.now), first, second, inputs)
-            }
+            (Found::Absent(Some(_)), Found::Absent(Some(second))) => self.read_first(None, second, 0),
             (Found::Record(record, first), Found::Absent(Some(second))) => {
                 self.change(&record, first, second, inputs.now)
             }
@@ -190,27 +189,39 @@ impl Run {
                 self.change(&record, first, second, inputs.now)
             }
             (Found::Absent(Some(_)) | Found::Record(..), Found::Record(held, second)) => {
-                self.read_first(held, second, LOOKS - 1)
+                self.read_first(Some(held), second, LOOKS - 1)
             }
             _ => self.failed(Failure::Refused),
         }
     }
 
-    fn read_first(&mut self, held: Record, second: Cas, left: u32) -> Step {
-        self.stage = Stage::FirstSeemsLost { held, second, left };
+    fn read_first(&mut self, held: Option<Record>, second: Cas, left: u32) -> Step {
+        self.stage = Stage::NoFirst { held, second, left };
         Step::SendCopies(vec![(Side::First, self.command(Operation::GetOrStub))])
     }
 
     /// The first copy was read again, behind the second, which is `held`.
-    fn read_again(&mut self, first: Found, held: Record, second: Cas, left: u32, inputs: &Inputs) -> Step {
-        match first {
-            Found::Record(record, first) if record.life == held.life => {
+    fn read_again(
+        &mut self,
+        first: Found,
+        held: Option<Record>,
+        second: Cas,
+        left: u32,
+        inputs: &Inputs,
+    ) -> Step {
+        match (first, held) {
+            (Found::Record(record, first), held)
+                if held.as_ref().is_none_or(|held| held.life == record.life) =>
+            {
                 self.change(&record, first, second, inputs.now)
             }
-            Found::Absent(Some(_)) if left > 0 => self.read_first(held, second, left - 1),
+            (Found::Absent(Some(_)), held) if left > 0 => self.read_first(held, second, left - 1),
             // It was lost. If there is one of another life, none of its changes has been acknowledged.
-            Found::Absent(Some(first)) | Found::Record(_, first) => self.claim(held, first, second, inputs),
-            Found::Absent(None) => self.failed(Failure::Refused),
+            (Found::Absent(Some(first)) | Found::Record(_, first), held) => {
+                let held = held.unwrap_or_else(|| Record::nothing(inputs.now));
+                self.claim(held, first, second, inputs)
+            }
+            (Found::Absent(None), _) => self.failed(Failure::Refused),
         }
     }
 
@@ -256,7 +267,7 @@ impl Machine for Run {
         match only {
             (_, Reply::Failed(failure)) => self.failed(*failure),
             (_, Reply::TooLarge) => self.done(Outcome::TooLarge),
-            (Stage::FirstSeemsLost { held, second, left }, reply) => match found(Some(reply)) {
+            (Stage::NoFirst { held, second, left }, reply) => match found(Some(reply)) {
                 Ok(first) => self.read_again(first, held, second, left, inputs),
                 Err(failure) => self.failed(failure),
             },
@@ -379,7 +390,8 @@ mod tests {
     fn a_value_begins_with_its_life_in_the_second_copy() {
         let mut count = count();
         count.resume(vec![], &inputs(NOW));
-        let step = count.resume(vec![stub(21), stub(31)], &inputs(NOW));
+        read_again(&count.resume(vec![stub(21), stub(31)], &inputs(NOW)), Side::First);
+        let step = count.resume(vec![stub(21)], &inputs(NOW));
         let nothing = Record { life: 99, ..Record::nothing(NOW) };
         assert_eq!(stored(step), (Side::Second, nothing, 31));
         let step = count.resume(vec![Reply::Stored(cas(32))], &inputs(NOW));
@@ -417,12 +429,13 @@ mod tests {
 
     #[test]
     fn a_first_copy_that_was_read_before_it_was_stored_is_not_lost() {
-        let mut count = count();
-        count.resume(vec![], &inputs(NOW));
-        let step = count.resume(vec![stub(21), copy(7, 4, "10", 31)], &inputs(NOW));
-        read_again(&step, Side::First);
-        let step = count.resume(vec![copy(7, 5, "14", 23)], &inputs(NOW));
-        assert_eq!(stored(step), (Side::First, record(7, 6, "17"), 23));
+        for second in [copy(7, 4, "10", 31), stub(31)] {
+            let mut count = count();
+            count.resume(vec![], &inputs(NOW));
+            read_again(&count.resume(vec![stub(21), second], &inputs(NOW)), Side::First);
+            let step = count.resume(vec![copy(7, 5, "14", 23)], &inputs(NOW));
+            assert_eq!(stored(step), (Side::First, record(7, 6, "17"), 23));
+        }
     }
 
     #[test]
@@ -494,8 +507,13 @@ mod tests {
             for round in 1u32.. {
                 now += pause;
                 let replies = match &step {
-                    Step::SendCopies(commands) if commands.len() == 2 => vec![stub(1), stub(2)],
-                    Step::SendCopies(_) => vec![Reply::Exists],
+                    Step::SendCopies(commands) => {
+                        let reply = |operation: &Operation| match operation {
+                            Operation::Store { .. } => Reply::Exists,
+                            _ => stub(1),
+                        };
+                        commands.iter().map(|(_, command)| reply(&command.operation)).collect()
+                    }
                     Step::Done(outcome) => return (outcome.clone(), round),
                     Step::Send(_) => panic!("{step:?}"),
                 };
