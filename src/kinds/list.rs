@@ -24,7 +24,7 @@ use crate::error::Failure;
 /// The commands that a list has, for the error that names them.
 pub(super) const COMMANDS: &str =
     "CLIENT_ERROR a list has only the commands append, get, get KEY@ELEMENT, delete\r\n";
-const NO_LINES: &str = "CLIENT_ERROR each line of a list must be + or -, an element and a line feed, without carriage return\r\n";
+const NO_LINES: &str = "CLIENT_ERROR each line of a list must be + or - and an element, without a carriage return or a backslash at its end\r\n";
 const ELEMENT_TOO_LONG: &str =
     "CLIENT_ERROR the key of a list and an element have at most 249 bytes together\r\n";
 const TOO_MANY_LINES: &str = "CLIENT_ERROR one append to a list has at most 65536 bytes\r\n";
@@ -77,16 +77,17 @@ pub(super) fn begin(
     }
 }
 
-/// Divides the lines of an append by the item that each belongs to.
+/// Divides the lines of an append by the item that each belongs to. The last line feed may be missing.
 fn parse(data: &[u8], own: usize) -> Result<Vec<Part>, &'static str> {
     if data.len() > MAX_APPEND {
         return Err(TOO_MANY_LINES);
     }
-    let lines = data.strip_suffix(b"\n").ok_or(NO_LINES)?;
+    let lines = data.strip_suffix(b"\n").unwrap_or(data);
     let mut parts: Vec<Part> = Vec::new();
     for line in lines.split(|byte| *byte == b'\n') {
         let [sign @ (b'+' | b'-'), element @ ..] = line else { return Err(NO_LINES) };
-        if element.is_empty() || element.contains(&b'\r') {
+        // node's memcached sends a backslash before each line feed, which would make another element of each.
+        if element.is_empty() || element.contains(&b'\r') || element.ends_with(b"\\") {
             return Err(NO_LINES);
         }
         if own + element.len() > MAX_ASKED {

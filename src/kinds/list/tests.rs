@@ -52,18 +52,28 @@ fn the_last_command_of_an_element_says_whether_the_list_has_it() {
 
 #[test]
 fn a_malformed_line_is_refused_with_all_others() {
-    for bad in
-        ["", "\n", "x\n", "+x", "+\n", "+x\n\n", "+x\ny\n", "+x\n+\n", "+x\r\n", "+x\n-y", " +x\n", "*x\n"]
-    {
+    for bad in [
+        "", "\n", "x\n", "x", "+\n", "+", "+x\n\n", "+x\ny\n", "+x\n+\n", "+x\n+", "+x\r\n", " +x\n", "*x\n",
+        "+x\\\n", "+x\\\n+y", "-x\\",
+    ] {
         assert_eq!(machine(0, "k", append(bad)).err(), Some(NO_LINES), "{bad:?}");
     }
-    assert!(machine(0, "k", append("+ x y\n--\n-+\n+@\n")).is_ok());
+    assert!(machine(0, "k", append("+ x\\y\n--\n-+\n+@\n")).is_ok());
     let lines = |length| format!("+{}\n", "x".repeat(length));
     assert!(machine(0, "k", append(&lines(MAX_ASKED - 1))).is_ok());
     assert_eq!(machine(0, "k", append(&lines(MAX_ASKED))).err(), Some(ELEMENT_TOO_LONG));
     let full = "+123456789abcde\n".repeat(MAX_APPEND / 16);
     assert!(machine(0, "k", append(&full)).is_ok());
     assert_eq!(machine(0, "k", append(&(full + "-x\n"))).err(), Some(TOO_MANY_LINES));
+}
+
+#[test]
+fn the_last_line_may_lack_its_line_feed() {
+    let store = &mut Store::new();
+    for lines in ["+ann", "+bob\n+cid", "-bob"] {
+        assert_eq!(run(store, 0, "k", append(lines)).0, Outcome::Stored(0));
+    }
+    assert_eq!(sorted(run(store, 0, "k", Request::Get).0), ["ann", "cid"]);
 }
 
 #[test]

@@ -5,16 +5,21 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{fleet, rule};
+use super::{fleet, rule, text};
 use crate::libraries::{go, node, php, python, root, ruby};
+use crate::world::{Kennel, Memcached};
 
-/// Runs a script, which must report each kind.
-fn must_work(script: &str, mut runtime: Command, more: &[&str]) {
-    let (_servers, [a, b]) = fleet(&[
+/// Runs a script, which must report each kind. Returns the servers and sidecars that it has used.
+fn must_work(script: &str, mut runtime: Command, more: &[&str]) -> (Vec<Memcached>, [Kennel; 2]) {
+    let (servers, [a, b]) = fleet(&[
         rule("hits", "hits:*", "counter", ""),
         rule("rate", "rate:*", "window", "window = \"1h\""),
         rule("online", "online:*", "window", "window = \"1h\"\nunique = true"),
         rule("events", "log:*", "log", "window = \"10d\"\nslot = \"1d\""),
+        rule("friends", "friends:*", "list", "ttl = \"1h\""),
+        rule("carts", "cart:*", "table", "ttl = \"1d\""),
+        rule("app_friends", "app:friends:*", "list", ""),
+        rule("app_carts", "app:cart:*", "table", ""),
         rule("locks", "lock:*", "lock", ""),
     ]);
     let (address, port, other_port) = (a.address(), a.address().port(), b.address().port());
@@ -24,7 +29,11 @@ fn must_work(script: &str, mut runtime: Command, more: &[&str]) {
         runtime.output().unwrap_or_else(|e| panic!("run {script}: {e}; scripts/test installs what it needs"));
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{script}: {}\n{stdout}\n{stderr}", output.status);
-    assert_eq!(stdout, "OK counter\nOK window\nOK unique window\nOK log\nOK lock\n", "{script}\n{stderr}");
+    assert_eq!(
+        stdout, "OK counter\nOK window\nOK unique window\nOK log\nOK list\nOK table\nOK lock\n",
+        "{script}\n{stderr}"
+    );
+    (servers, [a, b])
 }
 
 fn here() -> PathBuf {
@@ -54,7 +63,10 @@ fn dalli_uses_every_kind() {
 
 #[test]
 fn node_memcached_uses_every_kind() {
-    must_work("node_memcached_kinds.js", node(), &[]);
+    let (_servers, [sidecar, _]) = must_work("node_memcached_kinds.js", node(), &[]);
+    // As the page says of a log.
+    let entries = text(&mut sidecar.client(), "log:orders");
+    assert_eq!(entries.as_deref(), Some("order 17 paid\\\norder 18 paid\\\n"));
 }
 
 #[test]
@@ -85,12 +97,12 @@ fn the_examples_of_the_page_are_those_of_the_programs_that_run() {
     for (script, language) in [("pymemcache_kinds.py", "python"), ("php_memcached_kinds.php", "php")] {
         let text = fs::read_to_string(here().join(script)).expect("the script");
         let examples = examples(&text);
-        assert_eq!(examples.len(), 5, "{script}");
+        assert_eq!(examples.len(), 7, "{script}");
         for (kind, example) in examples {
             let block = format!("```{language}\n{example}```\n");
             assert!(page.contains(&block), "docs/structures.md does not show {kind} of {script}");
         }
-        assert_eq!(page.matches(&format!("```{language}\n")).count(), 5, "blocks that are no example");
+        assert_eq!(page.matches(&format!("```{language}\n")).count(), 7, "blocks that are no example");
     }
     for script in fs::read_dir(here()).expect("the scripts") {
         let name = script.expect("a script").file_name().into_string().expect("UTF-8");

@@ -9,8 +9,7 @@ use crate::client::Client;
 use crate::world::{Kennel, Memcached, addresses, direct, sidecar_toml, without_failover};
 
 const COMMANDS: &str = "CLIENT_ERROR a list has only the commands append, get, get KEY@ELEMENT, delete";
-const NO_LINES: &str =
-    "CLIENT_ERROR each line of a list must be + or -, an element and a line feed, without carriage return";
+const NO_LINES: &str = "CLIENT_ERROR each line of a list must be + or - and an element, without a carriage return or a backslash at its end";
 
 fn append(client: &mut Client, key: &str, lines: &str) -> String {
     store(client, &format!("append {key} 0 0"), lines)
@@ -70,7 +69,9 @@ fn a_malformed_line_or_another_command_is_refused_and_changes_nothing() {
     let (_servers, [a, _b]) = fleet(&[rule("friends", "f:*", "list", "")]);
     let mut client = a.client();
     assert_eq!(append(&mut client, "f:1", "+ann\n"), "STORED");
-    for bad in ["", "bob", "+bob", "+bob\nx\n", "+bob\n+\n", "+bob\r\n", "\n", "-ann\n\n"] {
+    for bad in
+        ["", "bob", "+bob\n+", "+bob\nx\n", "+bob\n+\n", "+bob\r\n", "\n", "-ann\n\n", "+bob\\\n", "+bob\\"]
+    {
         assert_eq!(append(&mut client, "f:1", bad), NO_LINES, "{bad:?}");
     }
     let long = "x".repeat(246);
