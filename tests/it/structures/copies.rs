@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::{rule, store, text};
 use crate::client::Client;
+use crate::libraries::root;
 use crate::world::{Kennel, Memcached, addresses, eventually, memcacheds, sidecar_toml, timed};
 
 /// Enough keys that each server has both first and second copies.
@@ -111,6 +112,8 @@ fn a_value_with_two_copies_has_the_commands_of_a_raw_key() {
         refused.starts_with("CLIENT_ERROR a raw rule with copies has only the commands get, "),
         "{refused}"
     );
+    let page = std::fs::read_to_string(root().join("docs/structures.md")).expect("the page");
+    assert!(page.contains(&format!("Any other: `{refused}` |")), "{refused}");
     let refused = store(&mut b, "append count:1 0 0", "1");
     assert_eq!(refused, "CLIENT_ERROR a counter has only the commands incr, decr, get, set, add, delete");
 }
