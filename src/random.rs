@@ -34,6 +34,11 @@ impl Random {
         if n == 0 { 0 } else { self.rng.u64(0..n) }
     }
 
+    /// Any number.
+    pub fn any(&mut self) -> u64 {
+        self.rng.u64(..)
+    }
+
     /// Shortens `full` by a uniformly distributed part, at most `fraction` of it (clamped to 0–1). The result is never longer
     /// than `full`, so that a limit stays a limit.
     pub fn jitter(&mut self, full: Duration, fraction: f64) -> Duration {

@@ -176,6 +176,9 @@ pub struct TraceArguments {
     /// Only keys of these rules, separated by commas.
     #[arg(long, value_name = "RULE")]
     pub rule: Option<OsString>,
+    /// Only keys of rules of these kinds, separated by commas: guarded, raw, counter, …
+    #[arg(long, value_name = "KIND")]
+    pub kind: Option<OsString>,
     /// Only what goes to these servers: names or addresses as in the configuration, or pool/name, separated by commas.
     #[arg(long, value_name = "SERVER")]
     pub server: Option<OsString>,

@@ -35,6 +35,9 @@ struct EventLine {
     command: String,
     key: String,
     rule: String,
+    /// Empty, if the sidecar is of an earlier version.
+    #[serde(default)]
+    kind: String,
     outcome: String,
     server: Option<String>,
     us: u64,
@@ -98,10 +101,11 @@ fn trace(arguments: &TraceArguments, global: Option<&Path>) -> Result<(), String
 
 /// The conditions as a query. They are checked here too, so that a mistake is named even without a sidecar.
 fn query(arguments: &TraceArguments) -> Result<String, String> {
-    let TraceArguments { key, rule, server, outcome, slower, sample, .. } = arguments;
+    let TraceArguments { key, rule, kind, server, outcome, slower, sample, .. } = arguments;
     let conditions = [
         ("key", key),
         ("rule", rule),
+        ("kind", kind),
         ("server", server),
         ("outcome", outcome),
         ("slower", slower),
@@ -173,8 +177,8 @@ impl Output {
         match self {
             Output::Text if io::stdout().is_terminal() => writeln!(
                 out,
-                "{:12}  {:21}  {:9}  {:12}  {:>9}  {:4}  {:12}  {:21}  key",
-                "time", "client", "command", "outcome", "µs", "", "rule", "server"
+                "{:12}  {:21}  {:9}  {:12}  {:>9}  {:4}  {:12}  {:7}  {:21}  key",
+                "time", "client", "command", "outcome", "µs", "", "rule", "kind", "server"
             ),
             _ => Ok(()),
         }
@@ -192,12 +196,13 @@ impl Output {
                 Ok(())
             }
             _ => {
-                let EventLine { time, client, command, key, rule, outcome, server, us, letters } = &event;
+                let EventLine { time, client, command, key, rule, kind, outcome, server, us, letters } =
+                    &event;
                 let time = time.split_once('T').map_or(&**time, |(_, time)| time.trim_end_matches('Z'));
                 let server = server.as_deref().unwrap_or("-");
                 writeln!(
                     out,
-                    "{time:12}  {client:21}  {command:9}  {outcome:12}  {us:>9}  {letters:4}  {rule:12}  {server:21}  {key}"
+                    "{time:12}  {client:21}  {command:9}  {outcome:12}  {us:>9}  {letters:4}  {rule:12}  {kind:7}  {server:21}  {key}"
                 )
             }
         }
@@ -246,12 +251,17 @@ mod tests {
 
     #[test]
     fn conditions_become_a_query_and_a_mistake_is_named() {
-        let all =
-            arguments("kennel trace --key blog:* --rule a,b --outcome miss* --slower 10ms --sample 1/100");
+        let all = arguments(
+            "kennel trace --key blog:* --rule a,b --kind raw,none --outcome miss* --slower 10ms --sample 1/100",
+        );
         let query = query(&all).unwrap();
-        assert_eq!(query, "?key=blog%3A%2A&rule=a%2Cb&outcome=miss%2A&slower=10ms&sample=1%2F100");
+        assert_eq!(
+            query,
+            "?key=blog%3A%2A&rule=a%2Cb&kind=raw%2Cnone&outcome=miss%2A&slower=10ms&sample=1%2F100"
+        );
         for (line, expected) in [
             ("kennel trace --slower fast", "--slower=fast must be"),
+            ("kennel trace --kind lucky", "--kind=lucky is no kind: use guarded, raw, counter,"),
             ("kennel trace --outcome lucky", "--outcome=lucky is no outcome"),
             ("kennel trace --sample 5", "--sample=5 must be"),
         ] {

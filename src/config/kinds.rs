@@ -204,6 +204,9 @@ fn lifetime(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<D
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use super::WORDS;
     use crate::config::{Config, RuleKind};
     use crate::kinds::{Copied, Kind};
 
@@ -211,6 +214,12 @@ mod tests {
         let text = format!("[pools.main]\n{pool}\n[[rules]]\nname = \"x\"\nmatch = \"x:*\"\n{rule}");
         let config = Config::read("k.toml", &text, []).map_err(|errors| errors.to_string())?;
         Ok(config.rules[0].kind.clone())
+    }
+
+    #[test]
+    fn a_trace_can_select_by_each_kind() {
+        let known: BTreeSet<&str> = WORDS.iter().map(|(word, _)| *word).chain(["none"]).collect();
+        assert_eq!(known, BTreeSet::from(crate::trace::KINDS));
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The commands of a kind to the server, and the replies.
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use super::item::ItemKey;
+use super::many::{Items, Keys};
 use crate::error::Failure;
 
 /// The CAS number of an item, and the epoch of the connection that read it: it is not valid in another one, because a server that
@@ -27,29 +29,8 @@ pub struct Command {
 /// The commands of one round trip. The server receives them in this order.
 pub type Commands = Vec<Command>;
 
-/// The longest line of keys that is sent to a server, in bytes: memcached takes 2,048.
-pub(super) const MAX_LINE: usize = 1_900;
-
-/// Reads of these items, of which there is at least one, in this order.
-pub(super) fn gets(keys: impl IntoIterator<Item = ItemKey>) -> Commands {
-    let get = |keys| Command { key: ItemKey::new(), operation: Operation::GetMany(keys) };
-    let mut commands = Commands::new();
-    let mut line = Vec::new();
-    let mut length = 0;
-    for key in keys {
-        length += key.len() + 1;
-        if length > MAX_LINE {
-            commands.push(get(std::mem::take(&mut line)));
-            length = key.len() + 1;
-        }
-        line.push(key);
-    }
-    commands.push(get(line));
-    commands
-}
-
 /// The replies to [`Commands`], in the same order.
-pub type Replies = Vec<Reply>;
+pub type Replies = SmallVec<[Reply; 2]>;
 
 /// Under which condition an item is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +51,7 @@ pub enum Operation {
     /// `mg … v t f c N30`: the same, and an item that is not there is created empty for 30 s, so that it has a CAS.
     GetOrStub,
     /// A classic `get` of several items. The reply is [`Reply::Items`].
-    GetMany(Vec<ItemKey>),
+    GetMany(Keys),
     /// `ms`. The reply is [`Reply::Stored`], [`Reply::NotStored`], [`Reply::Exists`] or [`Reply::Absent`].
     Store {
         /// Under which condition.
@@ -140,7 +121,7 @@ pub enum Reply {
     /// The item.
     Item(Value),
     /// The items of [`Operation::GetMany`] that there are.
-    Items(Vec<(ItemKey, Bytes)>),
+    Items(Items),
     /// The size of the item's value in bytes, and its CAS.
     Size(usize, Cas),
     /// There is no such item.

@@ -87,8 +87,12 @@ pub(super) fn outcome(reply: Reply) -> Outcome {
 
 /// A number as memcached counts with it: digits, below 2^64.
 pub(super) fn number(text: &[u8]) -> Option<u64> {
-    let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
-    std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()
+    let digit = |byte: &u8| byte.is_ascii_digit().then(|| u64::from(byte - b'0'));
+    // As many digits cannot be too large.
+    let (few, more) = text.split_at(text.len().min(19));
+    let number = few.iter().try_fold(0, |number, byte| Some(number * 10 + digit(byte)?))?;
+    let add = |number: u64, byte: &u8| number.checked_mul(10)?.checked_add(digit(byte)?);
+    if text.is_empty() { None } else { more.iter().try_fold(number, add) }
 }
 
 /// memcached fills a number that has become shorter with spaces.
@@ -103,6 +107,8 @@ pub(super) fn without_padding(mut data: Bytes) -> Bytes {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use smallvec::smallvec;
 
     use super::super::command::Cas;
     use super::*;
@@ -154,7 +160,8 @@ mod tests {
         for (stored, read) in [("9 ", "9"), ("10", "10"), ("x ", "x "), ("  ", "  "), ("1 2 ", "1 2 ")] {
             let mut machine = CounterMachine { command: None };
             let item = Value { data: Bytes::from_static(stored.as_bytes()), flags: 0, cas, ttl: None };
-            let Step::Done(Outcome::Value { data, .. }) = machine.resume(vec![Reply::Item(item)], &INPUTS)
+            let Step::Done(Outcome::Value { data, .. }) =
+                machine.resume(smallvec![Reply::Item(item)], &INPUTS)
             else {
                 panic!("no value")
             };

@@ -226,6 +226,8 @@ impl Machine for HoldMachine<'_> {
 mod tests {
     use std::time::Duration;
 
+    use smallvec::smallvec;
+
     use super::*;
 
     const INPUTS: Inputs = Inputs { now: 1_700_000_000_000, random: 0xabc };
@@ -257,14 +259,14 @@ mod tests {
 
     fn hold() -> Hold {
         let mut machine = take(false, 0);
-        sent(machine.resume(vec![], &INPUTS));
-        held(&mut *machine, vec![Reply::Stored(cas(5))])
+        sent(machine.resume(smallvec![], &INPUTS));
+        held(&mut *machine, smallvec![Reply::Stored(cas(5))])
     }
 
     #[test]
     fn a_lock_lives_for_the_clients_exptime_or_the_rules_ttl_and_a_second_more() {
         for (given, expected) in [(0, 31), (5, 6), (1_700_000_009, 10)] {
-            let command = &sent(take(false, given).resume(vec![], &INPUTS))[0];
+            let command = &sent(take(false, given).resume(smallvec![], &INPUTS))[0];
             let Operation::Store { exptime, mode: Mode::Add, flags: 7, .. } = command.operation else {
                 panic!("{command:?}")
             };
@@ -290,27 +292,30 @@ mod tests {
     #[test]
     fn with_a_fence_the_number_is_drawn_by_whoever_has_created_the_item() {
         let mut machine = take(true, 0);
-        let commands = sent(machine.resume(vec![], &INPUTS));
+        let commands = sent(machine.resume(smallvec![], &INPUTS));
         assert_eq!(&commands[1].key[..], b"k@kennel:fence");
         let Operation::Store { value, .. } = &commands[0].operation else { panic!("{commands:?}") };
         assert_eq!(value, &format!("{TOKEN_TEXT}?"));
         let drawn = Reply::Number(42, cas(1), None);
-        let commands = sent(machine.resume(vec![Reply::Stored(cas(8)), drawn.clone()], &INPUTS));
+        let commands = sent(machine.resume(smallvec![Reply::Stored(cas(8)), drawn.clone()], &INPUTS));
         let Operation::Store { value, cas: over, .. } = &commands[0].operation else {
             panic!("{commands:?}")
         };
         assert_eq!((value, *over), (&Bytes::from(format!("{TOKEN_TEXT} me 42")), Some(cas(8))));
-        assert_eq!(held(&mut *machine, vec![Reply::Stored(cas(9))]).cas, cas(9));
+        assert_eq!(held(&mut *machine, smallvec![Reply::Stored(cas(9))]).cas, cas(9));
         // It is lost before it is acknowledged.
         let mut machine = take(true, 0);
-        sent(machine.resume(vec![], &INPUTS));
-        sent(machine.resume(vec![Reply::Stored(cas(8)), drawn.clone()], &INPUTS));
-        let lost = machine.resume(vec![Reply::Absent], &INPUTS);
+        sent(machine.resume(smallvec![], &INPUTS));
+        sent(machine.resume(smallvec![Reply::Stored(cas(8)), drawn.clone()], &INPUTS));
+        let lost = machine.resume(smallvec![Reply::Absent], &INPUTS);
         assert_eq!(lost, Step::Done(Outcome::Failed(Failure::Refused)));
         // Somebody else has it.
         let mut machine = take(true, 0);
-        sent(machine.resume(vec![], &INPUTS));
-        assert_eq!(machine.resume(vec![Reply::NotStored, drawn], &INPUTS), Step::Done(Outcome::NotStored));
+        sent(machine.resume(smallvec![], &INPUTS));
+        assert_eq!(
+            machine.resume(smallvec![Reply::NotStored, drawn], &INPUTS),
+            Step::Done(Outcome::NotStored)
+        );
     }
 
     #[test]
@@ -324,9 +329,9 @@ mod tests {
         ] {
             let settings = Lock { ttl: Duration::from_secs(30), fence: false };
             let mut machine = begin(&settings, b"k", Request::Get, INPUTS.now).unwrap();
-            sent(machine.resume(vec![], &INPUTS));
+            sent(machine.resume(smallvec![], &INPUTS));
             let item = Value { data: Bytes::from(stored), flags: 0, cas: cas(1), ttl: None };
-            let found = match machine.resume(vec![Reply::Item(item)], &INPUTS) {
+            let found = match machine.resume(smallvec![Reply::Item(item)], &INPUTS) {
                 Step::Done(Outcome::Value { data, .. }) => Some(String::from_utf8(data.to_vec()).unwrap()),
                 Step::Done(Outcome::Miss) => None,
                 other => panic!("{other:?}"),
@@ -342,7 +347,7 @@ mod tests {
                 let mut hold = hold();
                 let item = Value { data: hold.item.clone(), flags: 7, cas: cas(6), ttl: None };
                 let mut machine = HoldMachine { releases, ..HoldMachine::renew(&mut hold) };
-                let first = sent(machine.resume(vec![], &INPUTS));
+                let first = sent(machine.resume(smallvec![], &INPUTS));
                 let names = |command: &Command, number| match &command.operation {
                     Operation::Store { cas: over, .. } | Operation::Delete { cas: over } => {
                         *over == Some(cas(number))
@@ -350,8 +355,11 @@ mod tests {
                     _ => false,
                 };
                 assert!(names(&first[0], 5));
-                assert_eq!(sent(machine.resume(vec![unclear.clone()], &INPUTS))[0].operation, Operation::Get);
-                let again = sent(machine.resume(vec![Reply::Item(item)], &INPUTS));
+                assert_eq!(
+                    sent(machine.resume(smallvec![unclear.clone()], &INPUTS))[0].operation,
+                    Operation::Get
+                );
+                let again = sent(machine.resume(smallvec![Reply::Item(item)], &INPUTS));
                 assert!(names(&again[0], 6), "{again:?}");
             }
         }
@@ -363,8 +371,8 @@ mod tests {
         for replies in [vec![Reply::Absent], vec![Reply::Exists, Reply::Item(other)]] {
             let mut hold = hold();
             let mut machine = HoldMachine::renew(&mut hold);
-            sent(machine.resume(vec![], &INPUTS));
-            let mut steps = replies.into_iter().map(|reply| machine.resume(vec![reply], &INPUTS));
+            sent(machine.resume(smallvec![], &INPUTS));
+            let mut steps = replies.into_iter().map(|reply| machine.resume(smallvec![reply], &INPUTS));
             assert_eq!(steps.next_back().unwrap(), Step::Done(Outcome::NotFound));
         }
     }
@@ -374,10 +382,10 @@ mod tests {
         let mut hold = hold();
         let item = Value { data: hold.item.clone(), flags: 7, cas: cas(6), ttl: None };
         let mut machine = HoldMachine::renew(&mut hold);
-        sent(machine.resume(vec![], &INPUTS));
+        sent(machine.resume(smallvec![], &INPUTS));
         let rounds = (0..20).find(|round| {
             let reply = if round % 2 == 0 { Reply::Exists } else { Reply::Item(item.clone()) };
-            matches!(machine.resume(vec![reply], &INPUTS), Step::Done(Outcome::Failed(_)))
+            matches!(machine.resume(smallvec![reply], &INPUTS), Step::Done(Outcome::Failed(_)))
         });
         // The first command was the first round.
         assert_eq!(rounds, Some(usize::from(MAX_ROUNDS) - 1));

@@ -154,7 +154,7 @@ pub(super) struct Task {
 
 impl Task {
     pub(super) fn new(machine: Box<dyn Machine>) -> Task {
-        Task { machine, commands: VecDeque::new(), replies: Vec::new(), own: None, own_reply: None }
+        Task { machine, commands: VecDeque::new(), replies: Replies::new(), own: None, own_reply: None }
     }
 
     /// A machine around a command of the client.

@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::command::{Command, Mode, Operation, Replies, Reply, Value, gets};
+use super::command::{Command, Commands, Mode, Operation, Replies, Reply, Value};
 use super::counter::number;
 use super::expiry::exptime;
-use super::item::{ItemKey, item_below};
+use super::gets::Gets;
+use super::item::{ItemKey, NumberedKey, item_below, numbered_item};
 use super::machine::{Inputs, Machine, Outcome, Step};
 use super::request::{Request, Verb};
 use super::settings::Window;
@@ -28,6 +29,9 @@ pub(super) const UNIQUE_COMMANDS: &str =
     "CLIENT_ERROR a window with unique has only the commands add KEY:VISITOR, get, delete\r\n";
 const NO_VISITOR: &str = "CLIENT_ERROR the key must be that of the window, ':' and a visitor\r\n";
 const NO_COUNT: &str = "CLIENT_ERROR the window has only counts that increase\r\n";
+
+/// What the name of a slot begins with, before its number.
+const SLOT: u8 = b'w';
 
 /// The name of the item that a delete leaves, if visitors are counted.
 const DELETED: &[u8] = b"deleted";
@@ -86,12 +90,16 @@ fn millis(duration: Duration) -> u64 {
 }
 
 fn slot_key(own: &[u8], slot: u64) -> Result<ItemKey, &'static str> {
-    item_below(own, format!("w{slot}").as_bytes())
+    numbered_item(own, SLOT, slot)
+}
+
+fn slot_keys(own: &[u8], slots: &Slots) -> Result<Vec<ItemKey>, &'static str> {
+    slots.all().map(|slot| slot_key(own, slot)).collect()
 }
 
 /// The numbers of all slots.
 pub(super) fn items_below(settings: &Window, own: &[u8], now: u64) -> Vec<ItemKey> {
-    Slots::at(now, settings).all().filter_map(|slot| slot_key(own, slot).ok()).collect()
+    slot_keys(own, &Slots::at(now, settings)).unwrap_or_default()
 }
 
 /// Begins a client's command. The first `length` bytes of `key` are the window's own key.
@@ -105,19 +113,12 @@ pub(super) fn begin(
     let (own, rest) = key.split_at(length);
     let slots = Slots::at(now, settings);
     let commands = if settings.unique { UNIQUE_COMMANDS } else { COMMANDS };
-    let sum = Sum {
-        keys: slots.all().map(|slot| slot_key(own, slot)).collect::<Result<_, _>>()?,
-        slots,
-        smooth: settings.smooth,
-        count: None,
-        sent: false,
-    };
     Ok(match request {
-        Request::Get => Box::new(sum),
+        Request::Get => Box::new(Sum::new(own, slots, settings.smooth, None)?),
         Request::Count { decr: false, delta, .. } if !settings.unique => {
             let exptime = exptime(slots.ttl(), now);
             let count = Operation::Count { decr: false, delta, initial: delta, exptime };
-            Box::new(Sum { count: Some(count), ..sum })
+            Box::new(Sum::new(own, slots, settings.smooth, Some(count))?)
         }
         Request::Count { decr: true, .. } if !settings.unique => return Err(NO_COUNT),
         Request::Store { verb: Verb::Add, .. } if settings.unique => {
@@ -132,7 +133,7 @@ pub(super) fn begin(
         }
         Request::Delete => {
             let left = if settings.unique { Some(item_below(own, DELETED)?) } else { None };
-            Box::new(Remove { keys: sum.keys, left, slots, sent: false })
+            Box::new(Remove { keys: slot_keys(own, &slots)?, left, slots, sent: false })
         }
         _ => return Err(commands),
     })
@@ -141,24 +142,37 @@ pub(super) fn begin(
 /// A read of the sum, behind a count if there is one.
 #[derive(Debug)]
 struct Sum {
-    /// Those of all slots, the oldest first. The current one is the last but one.
-    keys: Vec<ItemKey>,
-    slots: Slots,
-    smooth: bool,
-    count: Option<Operation>,
-    sent: bool,
+    /// What it sends first.
+    commands: Option<Commands>,
+    /// The key of the oldest slot, if it is weighed, and its weight.
+    weighed: Option<(ItemKey, Slots)>,
 }
 
 impl Sum {
-    fn commands(&self) -> Vec<Command> {
-        let mut commands = Vec::new();
-        let current = self.keys.len() - 2;
-        let mut keys = self.keys.clone();
-        if let Some(operation) = &self.count {
-            commands.push(Command { key: keys.remove(current), operation: operation.clone() });
+    /// `count` is carried out on the current slot.
+    fn new(
+        own: &[u8],
+        slots: Slots,
+        smooth: bool,
+        mut count: Option<Operation>,
+    ) -> Result<Sum, &'static str> {
+        let mut key = NumberedKey::new(own, SLOT, slots.oldest())?;
+        let weighed = smooth.then(|| (ItemKey::from_slice(key.key()), slots));
+        // A space before each key, and a further digit if it becomes longer.
+        let mut gets = Gets::new((key.key().len() + 2) * slots.all().count());
+        let mut counted = None;
+        for slot in slots.all() {
+            match count.take_if(|_| slot == slots.current) {
+                Some(operation) => {
+                    counted = Some(Command { key: ItemKey::from_slice(key.key()), operation });
+                }
+                None => gets.push_spaced(key.spaced()),
+            }
+            if slot <= slots.current {
+                key.count_up()?;
+            }
         }
-        commands.extend(gets(keys));
-        commands
+        Ok(Sum { commands: Some(gets.behind(counted)), weighed })
     }
 
     fn sum(&self, replies: Replies) -> Result<(u64, Option<u64>), Outcome> {
@@ -171,10 +185,13 @@ impl Sum {
                     sum = sum.wrapping_add(number);
                 }
                 Reply::Items(items) => {
-                    for (key, data) in items {
+                    for (key, data) in items.iter() {
                         let number = number(data.trim_ascii_end()).unwrap_or(0);
-                        let is_part = self.smooth && key == self.keys[0];
-                        sum = sum.wrapping_add(if is_part { self.slots.part(number) } else { number });
+                        let number = match &self.weighed {
+                            Some((oldest, slots)) if key == &oldest[..] => slots.part(number),
+                            _ => number,
+                        };
+                        sum = sum.wrapping_add(number);
                     }
                 }
                 Reply::NotANumber => return Err(Outcome::NotANumber),
@@ -188,8 +205,8 @@ impl Sum {
 
 impl Machine for Sum {
     fn resume(&mut self, replies: Replies, _: &Inputs) -> Step {
-        if !std::mem::replace(&mut self.sent, true) {
-            return Step::Send(self.commands());
+        if let Some(commands) = self.commands.take() {
+            return Step::Send(commands);
         }
         Step::Done(match self.sum(replies) {
             Ok((sum, Some(cas))) => Outcome::Counted(sum, cas, None),
@@ -325,7 +342,11 @@ impl Machine for Visit {
 
 #[cfg(test)]
 mod tests {
-    use super::super::command::{Cas, MAX_LINE};
+    use smallvec::smallvec;
+
+    use super::super::command::Cas;
+    use super::super::gets::MAX_LINE;
+    use super::super::many::{Items, Keys};
     use super::*;
 
     const START: u64 = 1_700_000_000_000;
@@ -351,8 +372,8 @@ mod tests {
 
     fn sum_of(smooth: bool, now: u64, items: Vec<(ItemKey, Bytes)>) -> String {
         let mut machine = begin(&settings(smooth, false), b"k", 1, Request::Get, now).unwrap();
-        sent(machine.resume(vec![], &inputs(now)));
-        match machine.resume(vec![Reply::Items(items)], &inputs(now)) {
+        sent(machine.resume(smallvec![], &inputs(now)));
+        match machine.resume(smallvec![Reply::Items(Items::from_iter(items))], &inputs(now)) {
             Step::Done(Outcome::Value { data, .. }) => String::from_utf8(data.to_vec()).unwrap(),
             other => panic!("{other:?}"),
         }
@@ -362,7 +383,7 @@ mod tests {
     fn a_count_goes_to_the_current_slot_and_the_other_slots_are_read_in_the_same_round_trip() {
         let count = Request::Count { decr: false, delta: 3, initial: None };
         let mut machine = begin(&settings(false, false), b"k", 1, count, START + 500).unwrap();
-        let commands = sent(machine.resume(vec![], &inputs(START + 500)));
+        let commands = sent(machine.resume(smallvec![], &inputs(START + 500)));
         let current = START / 2_000;
         assert_eq!(commands[0].key, slot_key(b"k", current).unwrap());
         assert_eq!(
@@ -370,12 +391,12 @@ mod tests {
             Operation::Count { decr: false, delta: 3, initial: 3, exptime: 17 }
         );
         let others: Vec<u64> = (current - 5..=current + 1).filter(|slot| *slot != current).collect();
-        let expected = others.iter().map(|slot| slot_key(b"k", *slot).unwrap()).collect();
+        let expected = others.iter().map(|slot| slot_key(b"k", *slot).unwrap()).collect::<Keys>();
         assert_eq!(commands[1].operation, Operation::GetMany(expected));
         let cas = Cas { number: 4, epoch: 1 };
-        let replies = vec![
+        let replies = smallvec![
             Reply::Number(7, cas, None),
-            Reply::Items(vec![item(current - 1, "10"), item(current + 1, "5 ")]),
+            Reply::Items(Items::from_iter([item(current - 1, "10"), item(current + 1, "5 ")])),
         ];
         assert_eq!(machine.resume(replies, &inputs(START)), Step::Done(Outcome::Counted(22, 4, None)));
     }
@@ -390,9 +411,9 @@ mod tests {
             let key = slot_key(b"k", oldest).unwrap();
             let sum = begin(&settings(false, false), b"k", 1, Request::Get, now)
                 .unwrap()
-                .resume(vec![], &inputs(now));
+                .resume(smallvec![], &inputs(now));
             let Operation::GetMany(keys) = &sent(sum)[0].operation else { panic!("no get") };
-            assert!(keys.contains(&key), "{elapsed}: {oldest} of {current}");
+            assert!(keys.iter().any(|of| of == &key[..]), "{elapsed}: {oldest} of {current}");
             assert_eq!(sum_of(false, now, vec![item(oldest, "8"), item(current, "1")]), "9");
         }
     }
@@ -415,12 +436,12 @@ mod tests {
         let own = [b'k'; 200];
         let settings = Window { window: Duration::from_secs(100), slots: 100, smooth: false, unique: false };
         let mut machine = begin(&settings, &own, own.len(), Request::Get, START).unwrap();
-        let commands = sent(machine.resume(vec![], &inputs(START)));
+        let commands = sent(machine.resume(smallvec![], &inputs(START)));
         let mut all = 0;
         for command in &commands {
             let Operation::GetMany(keys) = &command.operation else { panic!("{command:?}") };
-            assert!(keys.iter().map(|key| key.len() + 1).sum::<usize>() <= MAX_LINE);
-            all += keys.len();
+            assert!(keys.line().len() <= MAX_LINE);
+            all += keys.iter().count();
         }
         assert_eq!(all, 102);
     }
@@ -439,9 +460,10 @@ mod tests {
         ] {
             let add = Request::Store { verb: Verb::Add, data: b"", flags: 0, exptime: 0 };
             let mut machine = begin(&settings(false, true), b"k:joe", 1, add, START).unwrap();
-            assert_eq!(&sent(machine.resume(vec![], &inputs(START)))[0].key[..], b"k@kennel:ujoe");
+            assert_eq!(&sent(machine.resume(smallvec![], &inputs(START)))[0].key[..], b"k@kennel:ujoe");
             let marker = Value { data: Bytes::from(slot.to_string()), flags: 0, cas: cas(7), ttl: None };
-            let step = machine.resume(vec![Reply::NotStored, Reply::Item(marker), deleted], &inputs(START));
+            let step =
+                machine.resume(smallvec![Reply::NotStored, Reply::Item(marker), deleted], &inputs(START));
             match counts {
                 true => assert_eq!(step, Step::Done(Outcome::NotStored)),
                 false => {
@@ -449,8 +471,8 @@ mod tests {
                     assert!(
                         matches!(commands[0].operation, Operation::Store { cas: Some(over), .. } if over == cas(7))
                     );
-                    sent(machine.resume(vec![Reply::Stored(cas(9))], &inputs(START)));
-                    let done = machine.resume(vec![Reply::Number(1, cas(10), None)], &inputs(START));
+                    sent(machine.resume(smallvec![Reply::Stored(cas(9))], &inputs(START)));
+                    let done = machine.resume(smallvec![Reply::Number(1, cas(10), None)], &inputs(START));
                     assert_eq!(done, Step::Done(Outcome::Stored(10)));
                 }
             }

@@ -2,7 +2,7 @@
 //!
 //! Bytes that no memcached sends are [`Garbage`]. Nothing that follows them on that connection can be trusted.
 
-use memchr::memchr;
+use memchr::{memchr, memchr2};
 
 use super::line::trim;
 use super::meta::Tokens;
@@ -83,17 +83,23 @@ impl Framer {
             }
             Shape::Value | Shape::Values => loop {
                 let buffer = &buffer[self.done..];
-                let Some(line) = line(buffer)? else { return Ok(PARTIAL) };
-                let Some(value) = ValueLine::read(line) else {
-                    if line == b"END" || (self.done == 0 && is_error(line)) {
-                        return Ok(Frame::Whole(self.done + line.len() + 2));
+                let (value, start) = match ValueLine::at(buffer) {
+                    Some(found) => found,
+                    None => {
+                        let Some(line) = line(buffer)? else { return Ok(PARTIAL) };
+                        let Some(value) = ValueLine::read(line) else {
+                            if line == b"END" || (self.done == 0 && is_error(line)) {
+                                return Ok(Frame::Whole(self.done + line.len() + 2));
+                            }
+                            return Err(Garbage("a line that is neither VALUE nor END"));
+                        };
+                        (value, line.len() + 2)
                     }
-                    return Err(Garbage("a line that is neither VALUE nor END"));
                 };
                 if self.done > 0 && self.shape == Shape::Value {
                     return Err(Garbage("two values of one key"));
                 }
-                match self.block(buffer, line.len() + 2, value.length)? {
+                match self.block(buffer, start, value.length)? {
                     Frame::Whole(length) => self.done += length,
                     // At least `END` follows.
                     Frame::Partial { at_least } => return Ok(Frame::Partial { at_least: at_least + 5 }),
@@ -222,9 +228,13 @@ impl<'a> Iterator for Values<'a> {
     type Item = Value<'a>;
 
     fn next(&mut self) -> Option<Value<'a>> {
-        let line = line(self.0).ok()??;
-        let ValueLine { key, flags, length, cas } = ValueLine::read(line)?;
-        let start = line.len() + 2;
+        let (ValueLine { key, flags, length, cas }, start) = match ValueLine::at(self.0) {
+            Some(found) => found,
+            None => {
+                let line = line(self.0).ok()??;
+                (ValueLine::read(line)?, line.len() + 2)
+            }
+        };
         let end = start.checked_add(usize::try_from(length).ok()?)?;
         let raw = self.0.get(..end.checked_add(2)?)?;
         self.0 = &self.0[raw.len()..];
@@ -299,7 +309,7 @@ impl<'a> MetaReply<'a> {
     /// The token of `flag` as a number: the CAS (`c`), the client flags (`f`), the size (`s`). Not the remaining time (`t`),
     /// which may be -1.
     pub fn number(&self, flag: u8) -> Option<u64> {
-        number(self.token(flag)?)
+        unsigned(self.token(flag)?)
     }
 }
 
@@ -356,7 +366,7 @@ fn is_one_line(line: &[u8]) -> bool {
             rest.is_empty()
         }
         b"VERSION" | b"BUSY" | b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR" => true,
-        _ => number(line).is_some(),
+        _ => unsigned(line).is_some(),
     }
 }
 
@@ -369,6 +379,25 @@ struct ValueLine<'a> {
 }
 
 impl<'a> ValueLine<'a> {
+    /// Reads the line that the buffer begins with, and returns its length with the CRLF. `None`: it is read as any other line,
+    /// because it is incomplete, has a CAS, or is something else. Most lines of values are read here, in one pass.
+    fn at(buffer: &'a [u8]) -> Option<(Self, usize)> {
+        let line = &buffer[..buffer.len().min(MAX_LINE)];
+        let begin = b"VALUE ".len();
+        let rest = line.strip_prefix(b"VALUE ")?;
+        let end = begin + memchr2(b' ', b'\n', rest)?;
+        let (flags, after_flags) = few_digits(line, end + 1);
+        let (length, after_length) = few_digits(line, after_flags + 1);
+        let is_read = end > begin
+            && line[end] == b' '
+            && after_flags > end + 1
+            && line.get(after_flags) == Some(&b' ')
+            && after_length > after_flags + 1
+            && line.get(after_length..after_length + 2) == Some(b"\r\n");
+        let flags = u32::try_from(flags).ok().filter(|_| is_read)?;
+        Some((Self { key: &line[begin..end], flags, length, cas: None }, after_length + 2))
+    }
+
     fn read(line: &'a [u8]) -> Option<Self> {
         let rest = line.strip_prefix(b"VALUE ")?;
         let (key, rest) = rest.split_at(memchr(b' ', rest).filter(|&end| end > 0)?);
@@ -376,25 +405,38 @@ impl<'a> ValueLine<'a> {
         let (length, rest) = digits(rest.strip_prefix(b" ")?)?;
         let cas = match rest {
             [] => None,
-            rest => Some(number(rest.strip_prefix(b" ")?)?),
+            rest => Some(unsigned(rest.strip_prefix(b" ")?)?),
         };
         Some(Self { key, flags: u32::try_from(flags).ok()?, length, cas })
     }
 }
 
 /// A number as servers write it: digits only, below 2^64.
-fn number(text: &[u8]) -> Option<u64> {
+pub fn unsigned(text: &[u8]) -> Option<u64> {
     digits(text).and_then(|(number, rest)| rest.is_empty().then_some(number))
 }
 
 /// Splits `text` into the number it begins with and the rest.
 fn digits(text: &[u8]) -> Option<(u64, &[u8])> {
-    let (mut number, mut length) = (0u64, 0);
+    let (mut number, mut length) = few_digits(text, 0);
     while let Some(digit @ b'0'..=b'9') = text.get(length) {
         number = number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
         length += 1;
     }
     (length > 0).then(|| (number, &text[length..]))
+}
+
+/// The number at this place, and where it ends: at most 19 digits, which cannot be too large.
+#[inline]
+fn few_digits(text: &[u8], start: usize) -> (u64, usize) {
+    let (mut number, mut end) = (0u64, start);
+    while end < start + 19
+        && let Some(byte @ b'0'..=b'9') = text.get(end)
+    {
+        number = number * 10 + u64::from(byte - b'0');
+        end += 1;
+    }
+    (number, end)
 }
 
 #[cfg(test)]

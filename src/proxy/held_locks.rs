@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, Notify, oneshot};
 use tokio::task::{JoinSet, spawn_local};
 use tokio::time::{Instant, timeout};
 
-use super::kind_wire;
+use super::kind_wire::{self, Expected};
 use crate::error::Failure;
 use crate::kinds::{Command, Hold, HoldMachine, Inputs, ItemKey, Machine, Outcome, Replies, Step};
 use crate::metrics::{LockEnd, WorkerMetrics};
@@ -153,14 +153,14 @@ async fn run(mut machine: HoldMachine<'_>, connection: &Connection) -> Outcome {
         };
         let send = |command: Command| {
             let encode = |out: &mut _| kind_wire::encode(&command, out);
-            let (shape, epoch) = (kind_wire::shape(&command.operation), command.operation.epoch());
-            let id = connection.send_guard_shaped(&pending, shape, epoch, encode);
-            (command, id)
+            let (expected, epoch) = (Expected::of(&command.operation), command.operation.epoch());
+            let id = connection.send_guard_shaped(&pending, expected.shape(), epoch, encode);
+            (expected, id)
         };
         let sent: Vec<_> = commands.into_iter().map(send).collect();
         replies = Replies::new();
-        for (command, id) in sent {
-            replies.push(kind_wire::decode(&command.operation, pending.receive(id).await));
+        for (expected, id) in sent {
+            replies.push(kind_wire::decode(expected, pending.receive(id).await));
         }
     }
 }

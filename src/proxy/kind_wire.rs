@@ -3,10 +3,10 @@
 use bytes::{Buf, Bytes, BytesMut};
 
 use crate::error::Failure;
-use crate::kinds::{Cas, Command, ItemKey, Mode, Operation, Reply, Value};
+use crate::kinds::{Cas, Command, Items, Mode, Operation, Reply, Value};
 use crate::protocol::decimal::write_decimal;
-use crate::protocol::reply::{self as protocol, MetaReply, Shape, Status, meta};
-use crate::upstream::pending_replies::Reply as ServerReply;
+use crate::protocol::reply::{self as protocol, MetaReply, Shape, Status, meta, unsigned};
+use crate::upstream::pending_replies::{END, Reply as ServerReply};
 
 /// memcached's reply for an item that is larger than `item_size_max`.
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
@@ -36,11 +36,10 @@ pub fn encode(Command { key, operation }: &Command, out: &mut BytesMut) {
             }
         }
         Operation::GetMany(keys) => {
+            let line = keys.line();
+            out.reserve(line.len() + 8);
             out.extend_from_slice(b"get");
-            for key in keys {
-                out.extend_from_slice(b" ");
-                out.extend_from_slice(key);
-            }
+            out.extend_from_slice(line);
         }
         Operation::Store { mode, value, flags, exptime, cas } => {
             out.reserve(value.len() + key.len() + 64);
@@ -87,8 +86,47 @@ fn number(out: &mut BytesMut, before: &[u8], number: impl itoa::Integer) {
     write_decimal(out, number);
 }
 
-/// Decodes the reply to a command with this operation.
-pub fn decode(operation: &Operation, reply: ServerReply) -> Reply {
+/// What the reply to a command tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// An item with its value.
+    Item,
+    /// Several items.
+    Items,
+    /// The size of an item.
+    Size,
+    /// Whether it was stored.
+    Stored,
+    /// A number.
+    Number,
+    /// Whether it was deleted.
+    Deleted,
+}
+
+impl Expected {
+    /// What the reply to this operation tells.
+    pub fn of(operation: &Operation) -> Expected {
+        match operation {
+            Operation::Get | Operation::GetOrStub => Expected::Item,
+            Operation::GetMany(_) => Expected::Items,
+            Operation::Size { .. } => Expected::Size,
+            Operation::Store { .. } => Expected::Stored,
+            Operation::Count { .. } => Expected::Number,
+            Operation::Delete { .. } => Expected::Deleted,
+        }
+    }
+
+    /// The shape of the reply.
+    pub fn shape(self) -> Shape {
+        match self {
+            Expected::Items => Shape::Values,
+            _ => Shape::Meta,
+        }
+    }
+}
+
+/// Decodes the reply to a command.
+pub fn decode(expected: Expected, reply: ServerReply) -> Reply {
     let (bytes, epoch) = match reply {
         ServerReply::Answered { bytes, epoch } => (bytes, epoch),
         ServerReply::StaleCas => return Reply::Exists,
@@ -96,48 +134,45 @@ pub fn decode(operation: &Operation, reply: ServerReply) -> Reply {
         ServerReply::Part { .. } => return Reply::Failed(Failure::Refused),
         ServerReply::Failed(failure) => return Reply::Failed(failure),
     };
-    if let Operation::GetMany(_) = operation {
-        return items(&bytes);
+    if expected == Expected::Items {
+        return items(bytes);
     }
     let reply = meta(&bytes);
-    let cas = |reply: &MetaReply<'_>| Some(Cas { number: reply.number(b'c')?, epoch });
-    let decoded = match (reply.status, operation) {
-        (Status::Va | Status::Hd, Operation::Get | Operation::GetOrStub) => item(&reply, epoch).map(|item| {
+    let decoded = match (reply.status, expected) {
+        (Status::Va | Status::Hd, Expected::Item) => item(&reply, epoch).map(|item| {
             let length = reply.data.len();
             Reply::Item(Value { data: value(&bytes, length), ..item })
         }),
-        (Status::Hd, Operation::Size { .. }) => {
-            size(&reply).zip(cas(&reply)).map(|(size, cas)| Reply::Size(size, cas))
+        (Status::Hd, Expected::Size) => size(&reply, epoch),
+        (Status::Va, Expected::Number) => count(&reply, epoch),
+        (Status::Hd, Expected::Stored) => {
+            reply.number(b'c').map(|number| Reply::Stored(Cas { number, epoch }))
         }
-        (Status::Va, Operation::Count { .. }) => count(&reply, epoch),
-        (Status::Hd, Operation::Store { .. }) => cas(&reply).map(Reply::Stored),
-        (Status::Hd, Operation::Delete { .. }) => Some(Reply::Done),
+        (Status::Hd, Expected::Deleted) => Some(Reply::Done),
         (Status::En | Status::Nf, _) => Some(Reply::Absent),
         (Status::Ns, _) => Some(Reply::NotStored),
         (Status::Ex, _) => Some(Reply::Exists),
-        (Status::Error, Operation::Store { .. }) if reply.data == TOO_LARGE => Some(Reply::TooLarge),
-        (Status::Error, Operation::Count { .. }) if reply.data == NOT_A_NUMBER => Some(Reply::NotANumber),
+        (Status::Error, Expected::Stored) if reply.data == TOO_LARGE => Some(Reply::TooLarge),
+        (Status::Error, Expected::Number) if reply.data == NOT_A_NUMBER => Some(Reply::NotANumber),
         _ => None,
     };
     decoded.unwrap_or(Reply::Failed(Failure::Refused))
 }
 
-/// The kind of reply that a command receives.
-pub fn shape(operation: &Operation) -> Shape {
-    match operation {
-        Operation::GetMany(_) => Shape::Values,
-        _ => Shape::Meta,
-    }
-}
-
 /// The items in the reply to a classic `get`.
-fn items(reply: &Bytes) -> Reply {
-    if !reply.ends_with(b"END\r\n") {
+fn items(reply: Bytes) -> Reply {
+    if !reply.ends_with(END) {
         return Reply::Failed(Failure::Refused);
     }
-    let item =
-        |value: protocol::Value<'_>| (ItemKey::from_slice(value.key), Bytes::copy_from_slice(value.data));
-    Reply::Items(protocol::values(reply).map(item).collect())
+    let mut items = Items::of(reply.clone());
+    let mut start = 0;
+    for value in protocol::values(&reply) {
+        let key = start + b"VALUE ".len();
+        start += value.raw.len();
+        let end = start - b"\r\n".len();
+        items.push(key..key + value.key.len(), end - value.data.len()..end);
+    }
+    Reply::Items(items)
 }
 
 /// The value at the end of a reply, before its CRLF.
@@ -154,30 +189,39 @@ fn value(reply: &Bytes, length: usize) -> Bytes {
 /// An item without its value.
 fn item(reply: &MetaReply<'_>, epoch: u32) -> Option<Value> {
     let flags = u32::try_from(reply.number(b'f')?).ok()?;
-    let cas = Cas { number: reply.number(b'c')?, epoch };
-    Some(Value { data: Bytes::new(), flags, cas, ttl: ttl(reply)? })
+    let (cas, ttl) = cas_and_ttl(reply, epoch)?;
+    Some(Value { data: Bytes::new(), flags, cas, ttl })
 }
 
-fn size(reply: &MetaReply<'_>) -> Option<usize> {
-    usize::try_from(reply.number(b's')?).ok()
+fn size(reply: &MetaReply<'_>, epoch: u32) -> Option<Reply> {
+    let size = usize::try_from(reply.number(b's')?).ok()?;
+    Some(Reply::Size(size, Cas { number: reply.number(b'c')?, epoch }))
 }
 
 fn count(reply: &MetaReply<'_>, epoch: u32) -> Option<Reply> {
-    let number = std::str::from_utf8(reply.data).ok()?.parse().ok()?;
-    Some(Reply::Number(number, Cas { number: reply.number(b'c')?, epoch }, ttl(reply)?))
+    let number = unsigned(reply.data)?;
+    let (cas, ttl) = cas_and_ttl(reply, epoch)?;
+    Some(Reply::Number(number, cas, ttl))
 }
 
-/// The remaining seconds of an item, `Some(None)` if it does not expire; `None` if the reply lacks them.
-fn ttl(reply: &MetaReply<'_>) -> Option<Option<u32>> {
-    match reply.token(b't')? {
-        b"-1" => Some(None),
-        _ => Some(Some(u32::try_from(reply.number(b't')?).ok()?)),
+/// The CAS of an item, and its remaining seconds, `None` if it does not expire; `None` if the reply lacks one of them.
+fn cas_and_ttl(reply: &MetaReply<'_>, epoch: u32) -> Option<(Cas, Option<u32>)> {
+    let (mut cas, mut ttl) = (None, None);
+    for (flag, token) in reply.tokens() {
+        match (flag, token) {
+            (b'c', _) => cas = Some(Cas { number: unsigned(token)?, epoch }),
+            (b't', b"-1") => ttl = Some(None),
+            (b't', _) => ttl = Some(Some(u32::try_from(unsigned(token)?).ok()?)),
+            _ => {}
+        }
     }
+    cas.zip(ttl)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::{ItemKey, Keys};
 
     fn encoded(operation: Operation) -> String {
         let mut out = BytesMut::new();
@@ -213,7 +257,10 @@ mod tests {
     #[test]
     fn replies_are_decoded_and_what_no_server_sends_is_a_failure() {
         let of = |operation: &Operation, text: &'static str| {
-            decode(operation, ServerReply::Answered { bytes: Bytes::from_static(text.as_bytes()), epoch: 2 })
+            decode(
+                Expected::of(operation),
+                ServerReply::Answered { bytes: Bytes::from_static(text.as_bytes()), epoch: 2 },
+            )
         };
         let cas = |number| Cas { number, epoch: 2 };
         let item = Value { data: Bytes::from_static(b"ab"), flags: 5, cas: cas(9), ttl: None };
@@ -240,14 +287,12 @@ mod tests {
         assert_eq!(of(&delete, "HD\r\n"), Reply::Done);
         assert_eq!(of(&delete, "NF\r\n"), Reply::Absent);
         assert_eq!(of(&delete, "EX\r\n"), Reply::Exists);
-        assert_eq!(decode(&Operation::Get, ServerReply::StaleCas), Reply::Exists);
-        let many = Operation::GetMany(vec![ItemKey::from_slice(b"a"), ItemKey::from_slice(b"b")]);
-        assert_eq!(of(&many, "END\r\n"), Reply::Items(Vec::new()));
-        let items = [("a", "1"), ("b", "x\r\ny")];
-        let items = items
-            .map(|(key, data)| (ItemKey::from_slice(key.as_bytes()), Bytes::from_static(data.as_bytes())));
+        assert_eq!(decode(Expected::Item, ServerReply::StaleCas), Reply::Exists);
+        let many = Operation::GetMany(Keys::from_iter(["a", "b"]));
+        assert_eq!(of(&many, "END\r\n"), Reply::Items(Items::default()));
+        let items = Items::from_iter([("a", "1"), ("b", "x\r\ny")]);
         let text = "VALUE a 0 1\r\n1\r\nVALUE b 7 4\r\nx\r\ny\r\nEND\r\n";
-        assert_eq!(of(&many, text), Reply::Items(items.to_vec()));
+        assert_eq!(of(&many, text), Reply::Items(items));
         assert_eq!(of(&many, "SERVER_ERROR out of memory\r\n"), refused);
         assert_eq!(encoded(many), "get a b\r\n");
     }

@@ -18,6 +18,8 @@ pub struct Filter {
     pub key: Option<Glob>,
     /// One of these is the name of the rule.
     pub rules: Vec<String>,
+    /// One of these is the kind of the rule.
+    pub kinds: Vec<String>,
     /// One of these is the name of the server, or `pool/server`.
     pub servers: Vec<String>,
     /// The outcome matches one of these.
@@ -27,6 +29,9 @@ pub struct Filter {
     /// Of so many events that match everything else (the second number), this many, at random.
     pub sample: Option<(u32, u32)>,
 }
+
+/// The kinds that a rule may have, and that of keys without a rule.
+pub const KINDS: [&str; 9] = ["guarded", "raw", "counter", "window", "log", "list", "table", "lock", "none"];
 
 /// The most names that an error lists.
 const MAX_LISTED: usize = 16;
@@ -98,13 +103,14 @@ impl Filter {
         let result: Result<(), String> = match name {
             "key" => Glob::parse(value).map(|glob| self.key = Some(glob)),
             "rule" => list().map(|rules| self.rules = rules),
+            "kind" => list().and_then(kinds).map(|kinds| self.kinds = kinds),
             "server" => list().map(|servers| self.servers = servers),
             "outcome" => list().and_then(|words| outcomes(&words)).map(|globs| self.outcomes = globs),
             "slower" => text().and_then(duration).map(|slower| self.slower = slower),
             "sample" => text().and_then(sample).map(|sample| self.sample = Some(sample)),
             _ => {
                 return Err(format!(
-                    "{name} is no condition: use key, rule, server, outcome, slower or sample"
+                    "{name} is no condition: use key, rule, kind, server, outcome, slower or sample"
                 ));
             }
         };
@@ -125,10 +131,19 @@ impl Filter {
         };
         seen.took >= self.slower
             && (self.rules.is_empty() || self.rules.iter().any(is_rule))
+            && (self.kinds.is_empty() || self.kinds.iter().any(|kind| kind == seen.kind))
             && (self.servers.is_empty() || self.servers.iter().any(is_server))
             && (self.outcomes.is_empty()
                 || self.outcomes.iter().any(|glob| glob.matches(seen.happened.outcome().as_bytes())))
             && self.key.as_ref().is_none_or(|glob| glob.matches(seen.key))
+    }
+}
+
+/// A list of kinds, each of which must exist.
+fn kinds(words: Vec<String>) -> Result<Vec<String>, String> {
+    match words.iter().all(|word| KINDS.contains(&&**word)) {
+        true => Ok(words),
+        false => Err(format!("is no kind: use {}", KINDS.join(", "))),
     }
 }
 
@@ -209,6 +224,8 @@ mod tests {
             &[][..],
             &[("key", "blog:*")],
             &[("rule", "other,pages")],
+            &[("kind", "guarded")],
+            &[("kind", "counter,guarded"), ("rule", "pages")],
             &[("server", "10.0.0.1:11211")],
             &[("server", "main/10.0.0.1:11211")],
             &[("outcome", "miss*")],
@@ -221,6 +238,8 @@ mod tests {
         for conditions in [
             &[("key", "blog:2*")][..],
             &[("rule", "page")],
+            &[("kind", "raw,counter,none")],
+            &[("kind", "guarded"), ("rule", "page")],
             &[("server", "10.0.0.2:11211")],
             &[("server", "other/10.0.0.1:11211")],
             &[("outcome", "hit")],
@@ -259,8 +278,14 @@ mod tests {
     #[test]
     fn a_mistake_is_named_with_what_would_be_right() {
         for (name, value, expected) in [
-            ("kay", "x", "kay is no condition: use key, rule,"),
+            ("kay", "x", "kay is no condition: use key, rule, kind,"),
             ("outcome", "mis", "outcome=mis is no outcome: use hit, stale,"),
+            (
+                "kind",
+                "counter,windows",
+                "kind=counter,windows is no kind: use guarded, raw, counter, window,",
+            ),
+            ("kind", "", "kind= is no kind:"),
             ("slower", "10", "slower=10 must be an integer with a unit"),
             ("slower", "10m", "slower=10m must be"),
             ("sample", "2/1", "sample=2/1 must be a fraction"),

@@ -14,7 +14,7 @@ mod tap;
 mod timing;
 
 pub use event::{Event, Happened, Letters, Marks, Peer, Sighting};
-pub use filter::{Filter, MAX_SAMPLE, Names};
+pub use filter::{Filter, KINDS, MAX_SAMPLE, Names};
 pub use glob::{Glob, MAX_PATTERN};
 pub use rate_limit::{INTERVAL, MAX_LINES, RateLimit};
 pub use shown::{ShownKeys, shown_key};

@@ -58,7 +58,7 @@ impl Tool {
     }
 
     /// Ends it with a signal, and returns the lines that were left.
-    fn end(mut self, signal: &str) -> (bool, Vec<String>) {
+    pub(crate) fn end(mut self, signal: &str) -> (bool, Vec<String>) {
         let kill = format!("kill -{signal} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().expect("run sh").success());
         let status = self.child.wait().expect("it ends");
@@ -228,6 +228,10 @@ fn each_condition_selects_what_it_says_for_several_watchers_at_a_time_and_unknow
     for (arguments, expected) in [
         (&["trace", "--rule", "pages,page"][..], "rule=page is no rule: use pages, raw, none"),
         (&["trace", "--server", "10.0.0.1:1"], "server=10.0.0.1:1 is no server: use 127.0.0.1:"),
+        (
+            &["trace", "--kind", "rule"],
+            "--kind=rule is no kind: use guarded, raw, counter, window, log, list, table, lock, none",
+        ),
         (&["top", "--rule", "page"], "rule=page is no rule: use pages, raw, none"),
         (&["top", "--key", "a\\"], "must not end with a single"),
         (&["top", "--by", "size"], "--by=size must be one of requests, bytes, misses, rebuild"),
@@ -386,6 +390,7 @@ fn so_many_watch_at_a_time_and_a_further_one_is_refused() {
     assert_eq!(watch().1, "503");
     assert!(sidecar.http("/trace?sample=2").contains("400 Bad Request"));
     assert!(sidecar.http("/trace?sample=2").contains("sample=2 must be a fraction"));
+    assert!(sidecar.http("/trace?kind=rule").contains("kind=rule is no kind: use guarded, "));
     watching.pop();
     eventually("one has ended", || watch().1 == "200");
 }

@@ -59,8 +59,12 @@ impl Mutant {
     pub fn change(self, command: &mut Command) {
         use Mutant as M;
         match (self, &mut command.operation) {
-            (M::NextSlotIsNotRead, Operation::GetMany(keys)) if keys.len() > 1 => drop(keys.pop()),
-            (M::OldestSlotIsNotRead, Operation::GetMany(keys)) if keys.len() > 1 => drop(keys.remove(0)),
+            (M::NextSlotIsNotRead, Operation::GetMany(keys)) if keys.iter().count() > 1 => {
+                *keys = keys.iter().take(keys.iter().count() - 1).collect();
+            }
+            (M::OldestSlotIsNotRead, Operation::GetMany(keys)) if keys.iter().count() > 1 => {
+                *keys = keys.iter().skip(1).collect();
+            }
             (M::SlotEndsWithItsWindow, Operation::Count { exptime, .. }) => *exptime = 2,
             (M::MarkerEndsEarly, Operation::Store { exptime, .. }) => *exptime = 1,
             (M::MarkerWithoutCompare, Operation::Store { cas, .. }) => *cas = None,

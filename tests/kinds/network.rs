@@ -8,7 +8,7 @@ use bytes::Bytes;
 use kennel::embedded::Store;
 use kennel::error::Failure;
 use kennel::kinds::{Command, ItemKey, Operation, Reply};
-use kennel::proxy::kind_wire;
+use kennel::proxy::kind_wire::{self, Expected};
 use kennel::upstream::pending_replies::Reply as ServerReply;
 
 use super::executor::{Executor, Slot};
@@ -200,7 +200,7 @@ impl Network {
             let bytes = to.execute(&command, wall);
             let life = to.life_of(&command.key);
             executed.set(Some(life));
-            kind_wire::decode(&command.operation, ServerReply::Answered { bytes, epoch })
+            kind_wire::decode(Expected::of(&command.operation), ServerReply::Answered { bytes, epoch })
         };
         let back = {
             let mut links = self.links.borrow_mut();

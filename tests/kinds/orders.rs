@@ -14,7 +14,7 @@ use kennel::kinds::{
     self, Command, Inputs, ItemKey, Kind, Machine, Memory, Mode, Operation, Outcome, Replies, Reply, Request,
     Side, Step, copy_key, note,
 };
-use kennel::proxy::kind_wire;
+use kennel::proxy::kind_wire::{self, Expected};
 use kennel::upstream::pending_replies::Reply as ServerReply;
 
 use super::mutants::Mutant;
@@ -243,7 +243,7 @@ impl Run {
             return;
         }
         let reply = ServerReply::Answered { bytes, epoch: 1 };
-        self.answer(at, number, kind_wire::decode(&command.operation, reply));
+        self.answer(at, number, kind_wire::decode(Expected::of(&command.operation), reply));
     }
 
     fn answer(&mut self, at: usize, number: usize, reply: Reply) {

@@ -1,7 +1,7 @@
 //! `GET /trace`: a stream of what happens to keys, as server-sent events (the HTML standard, "Server-sent events").
 //!
-//! `key`, `rule`, `server`, `outcome`, `slower` and `sample` select the events. Each is a JSON object in a `data:` line. An event named
-//! `start` comes first, and one named `dropped` says how many events were lost because they were not read in time.
+//! `key`, `rule`, `kind`, `server`, `outcome`, `slower` and `sample` select the events. Each is a JSON object in a `data:` line. An
+//! event named `start` comes first, and one named `dropped` says how many events were lost because they were not read in time.
 
 use std::convert::Infallible;
 use std::pin::Pin;

@@ -319,6 +319,7 @@ impl Machine for Run {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use smallvec::smallvec;
 
     use super::*;
     use crate::kinds::command::Value;
@@ -381,7 +382,7 @@ mod tests {
     fn lost(machine: &mut dyn Machine, mut step: Step, first: &Reply) -> Step {
         for _ in 0..if *first == stub(21) { LOOKS } else { 1 } {
             read_again(&step, Side::First);
-            step = machine.resume(vec![first.clone()], &inputs(NOW));
+            step = machine.resume(smallvec![first.clone()], &inputs(NOW));
         }
         step
     }
@@ -389,26 +390,26 @@ mod tests {
     #[test]
     fn a_value_begins_with_its_life_in_the_second_copy() {
         let mut count = count();
-        count.resume(vec![], &inputs(NOW));
-        read_again(&count.resume(vec![stub(21), stub(31)], &inputs(NOW)), Side::First);
-        let step = count.resume(vec![stub(21)], &inputs(NOW));
+        count.resume(smallvec![], &inputs(NOW));
+        read_again(&count.resume(smallvec![stub(21), stub(31)], &inputs(NOW)), Side::First);
+        let step = count.resume(smallvec![stub(21)], &inputs(NOW));
         let nothing = Record { life: 99, ..Record::nothing(NOW) };
         assert_eq!(stored(step), (Side::Second, nothing, 31));
-        let step = count.resume(vec![Reply::Stored(cas(32))], &inputs(NOW));
+        let step = count.resume(smallvec![Reply::Stored(cas(32))], &inputs(NOW));
         assert_eq!(stored(step), (Side::First, record(99, 1, "3"), 21));
-        let step = count.resume(vec![Reply::Stored(cas(22))], &inputs(NOW));
+        let step = count.resume(smallvec![Reply::Stored(cas(22))], &inputs(NOW));
         assert_eq!(stored(step), (Side::Second, record(99, 1, "3"), 32));
     }
 
     #[test]
     fn a_change_is_made_to_the_first_copy_then_to_the_second_and_then_acknowledged() {
         let mut count = count();
-        count.resume(vec![], &inputs(NOW));
-        let step = count.resume(vec![copy(7, 4, "10", 21), copy(7, 4, "10", 31)], &inputs(NOW));
+        count.resume(smallvec![], &inputs(NOW));
+        let step = count.resume(smallvec![copy(7, 4, "10", 21), copy(7, 4, "10", 31)], &inputs(NOW));
         assert_eq!(stored(step), (Side::First, record(7, 5, "13"), 21));
-        let step = count.resume(vec![Reply::Stored(cas(22))], &inputs(NOW));
+        let step = count.resume(smallvec![Reply::Stored(cas(22))], &inputs(NOW));
         assert_eq!(stored(step), (Side::Second, record(7, 5, "13"), 31));
-        let step = count.resume(vec![Reply::Stored(cas(32))], &inputs(NOW));
+        let step = count.resume(smallvec![Reply::Stored(cas(32))], &inputs(NOW));
         assert_eq!(step, Step::Done(Outcome::Counted(13, 12, None)));
     }
 
@@ -416,13 +417,13 @@ mod tests {
     fn a_first_copy_that_is_lost_or_of_another_life_begins_from_the_second_which_has_the_new_life_first() {
         for first in [stub(21), copy(8, 9, "99", 21)] {
             let mut count = count();
-            count.resume(vec![], &inputs(NOW));
-            let step = count.resume(vec![first.clone(), copy(7, 4, "10", 31)], &inputs(NOW));
+            count.resume(smallvec![], &inputs(NOW));
+            let step = count.resume(smallvec![first.clone(), copy(7, 4, "10", 31)], &inputs(NOW));
             let step = lost(count.as_mut(), step, &first);
             assert_eq!(stored(step), (Side::Second, record(99, 4, "10"), 31));
-            let step = count.resume(vec![Reply::Stored(cas(32))], &inputs(NOW));
+            let step = count.resume(smallvec![Reply::Stored(cas(32))], &inputs(NOW));
             assert_eq!(stored(step), (Side::First, record(99, 5, "13"), 21));
-            let step = count.resume(vec![Reply::Stored(cas(22))], &inputs(NOW));
+            let step = count.resume(smallvec![Reply::Stored(cas(22))], &inputs(NOW));
             assert_eq!(stored(step), (Side::Second, record(99, 5, "13"), 32));
         }
     }
@@ -431,9 +432,9 @@ mod tests {
     fn a_first_copy_that_was_read_before_it_was_stored_is_not_lost() {
         for second in [copy(7, 4, "10", 31), stub(31)] {
             let mut count = count();
-            count.resume(vec![], &inputs(NOW));
-            read_again(&count.resume(vec![stub(21), second], &inputs(NOW)), Side::First);
-            let step = count.resume(vec![copy(7, 5, "14", 23)], &inputs(NOW));
+            count.resume(smallvec![], &inputs(NOW));
+            read_again(&count.resume(smallvec![stub(21), second], &inputs(NOW)), Side::First);
+            let step = count.resume(smallvec![copy(7, 5, "14", 23)], &inputs(NOW));
             assert_eq!(stored(step), (Side::First, record(7, 6, "17"), 23));
         }
     }
@@ -442,28 +443,28 @@ mod tests {
     fn a_change_that_finds_the_second_copy_changed_is_acknowledged_only_if_that_has_it() {
         let begun = || {
             let mut count = count();
-            count.resume(vec![], &inputs(NOW));
-            count.resume(vec![copy(7, 4, "10", 21), copy(7, 4, "10", 31)], &inputs(NOW));
-            count.resume(vec![Reply::Stored(cas(22))], &inputs(NOW));
-            read_again(&count.resume(vec![Reply::Exists], &inputs(NOW)), Side::Second);
+            count.resume(smallvec![], &inputs(NOW));
+            count.resume(smallvec![copy(7, 4, "10", 21), copy(7, 4, "10", 31)], &inputs(NOW));
+            count.resume(smallvec![Reply::Stored(cas(22))], &inputs(NOW));
+            read_again(&count.resume(smallvec![Reply::Exists], &inputs(NOW)), Side::Second);
             count
         };
-        let step = begun().resume(vec![copy(7, 6, "14", 33)], &inputs(NOW));
+        let step = begun().resume(smallvec![copy(7, 6, "14", 33)], &inputs(NOW));
         assert_eq!(step, Step::Done(Outcome::Counted(13, 12, None)), "it has this change and a later one");
-        let step = begun().resume(vec![copy(7, 4, "10", 33)], &inputs(NOW));
+        let step = begun().resume(smallvec![copy(7, 4, "10", 33)], &inputs(NOW));
         assert_eq!(stored(step), (Side::Second, record(7, 5, "13"), 33), "an earlier change");
         let failed = Step::Done(Outcome::Failed(Failure::Down));
-        assert_eq!(begun().resume(vec![copy(8, 6, "14", 33)], &inputs(NOW)), failed, "another life");
+        assert_eq!(begun().resume(smallvec![copy(8, 6, "14", 33)], &inputs(NOW)), failed, "another life");
         // It was lost: what counts is whether the first copy still has the change.
         let lost = || {
             let mut count = begun();
-            read_again(&count.resume(vec![stub(33)], &inputs(NOW)), Side::First);
+            read_again(&count.resume(smallvec![stub(33)], &inputs(NOW)), Side::First);
             count
         };
-        let step = lost().resume(vec![copy(7, 6, "14", 23)], &inputs(NOW));
+        let step = lost().resume(smallvec![copy(7, 6, "14", 23)], &inputs(NOW));
         assert_eq!(stored(step), (Side::Second, record(7, 6, "14"), 33));
         for first in [Reply::Absent, copy(8, 6, "14", 23)] {
-            assert_eq!(lost().resume(vec![first], &inputs(NOW)), failed);
+            assert_eq!(lost().resume(smallvec![first], &inputs(NOW)), failed);
         }
     }
 
@@ -471,8 +472,8 @@ mod tests {
     fn a_read_returns_what_either_copy_has_and_stores_a_lost_one_again() {
         let read = |first, second| {
             let mut get = machine(Request::Get);
-            get.resume(vec![], &inputs(NOW));
-            let step = get.resume(vec![first, second], &inputs(NOW));
+            get.resume(smallvec![], &inputs(NOW));
+            let step = get.resume(smallvec![first, second], &inputs(NOW));
             (get, step)
         };
         let down = || Reply::Failed(Failure::Down);
@@ -492,10 +493,10 @@ mod tests {
         assert_eq!(read(Reply::Absent, down()).1, Step::Done(Outcome::Failed(Failure::Down)));
         let (mut get, step) = read(Reply::Absent, copy(7, 4, "10", 31));
         assert!(matches!(step, Step::SendCopies(ref commands) if commands.len() == 2));
-        let step = get.resume(vec![stub(21), copy(7, 4, "10", 31)], &inputs(NOW));
+        let step = get.resume(smallvec![stub(21), copy(7, 4, "10", 31)], &inputs(NOW));
         let step = lost(get.as_mut(), step, &stub(21));
         assert_eq!(stored(step), (Side::Second, record(99, 4, "10"), 31));
-        assert_eq!(value(&get.resume(vec![down()], &inputs(NOW))), "10", "whether that succeeds or not");
+        assert_eq!(value(&get.resume(smallvec![down()], &inputs(NOW))), "10", "whether that succeeds or not");
     }
 
     #[test]
@@ -503,7 +504,7 @@ mod tests {
         let lost = |pause: u64| {
             let mut count = count();
             let mut now = NOW;
-            let mut step = count.resume(vec![], &inputs(now));
+            let mut step = count.resume(smallvec![], &inputs(now));
             for round in 1u32.. {
                 now += pause;
                 let replies = match &step {

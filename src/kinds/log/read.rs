@@ -1,11 +1,13 @@
 //! A read: of the window, of a time, or of what is behind a cursor.
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 
-use super::super::command::{Replies, Reply, gets};
+use super::super::command::{Replies, Reply};
 use super::super::counter::number;
+use super::super::gets::gets;
 use super::super::item::ItemKey;
 use super::super::machine::{Inputs, Machine, Outcome, Step};
+use super::super::many::Items;
 use super::cursor::{Cursor, MAX_PARTS, MAX_SLOTS};
 use super::slots::{PART, Slots, part_key, reserved_key};
 use crate::error::Failure;
@@ -43,19 +45,19 @@ impl Read {
     fn reserved(&self) -> Step {
         let keys = (self.first..=self.last).map(|slot| reserved_key(&self.own, slot));
         match keys.collect::<Result<Vec<_>, _>>() {
-            Ok(keys) if keys.is_empty() => self.answer(&[], Vec::new()),
+            Ok(keys) if keys.is_empty() => self.answer(&[], &[]),
             Ok(keys) => Step::Send(gets(keys)),
             Err(_) => Step::Done(Outcome::Failed(Failure::Refused)),
         }
     }
 
     /// Gets the parts of the slots in which so much was reserved.
-    fn parts(&mut self, found: &[(ItemKey, Bytes)]) -> Step {
+    fn parts(&mut self, found: &[Items]) -> Step {
         let reserved = |slot| number_of(found, &reserved_key(&self.own, slot).ok()?);
         // What was seen of a slot may be all. An older slot is read also then: see below.
         let is_new = |slot: &u64| reserved(*slot).is_some_and(|bytes| self.seen(*slot) != bytes);
         let Some(newest) = (self.first..=self.last).rev().find(is_new) else {
-            return self.answer(&[], Vec::new());
+            return self.answer(&[], &[]);
         };
         let mut asked = Vec::new();
         let mut bytes = 0;
@@ -77,15 +79,15 @@ impl Read {
             asked.extend(keys);
         }
         if asked.is_empty() {
-            return self.answer(&[], Vec::new());
+            return self.answer(&[], &[]);
         }
         // An entry that was appended after another was acknowledged must not be read without it, whatever slots they are in.
-        let commands = gets(asked.iter().rev().map(|(_, _, key)| key.clone()));
+        let commands = gets(asked.iter().rev().map(|(_, _, key)| key));
         self.asked = Some(asked);
         Step::Send(commands)
     }
 
-    fn answer(&self, asked: &[(u64, usize, ItemKey)], found: Vec<(ItemKey, Bytes)>) -> Step {
+    fn answer(&self, asked: &[(u64, usize, ItemKey)], found: &[Items]) -> Step {
         let mut data = BytesMut::new();
         // What is final is not looked at again.
         let kept = self.slots.current.saturating_sub(1).min(self.last + 1).max(self.first);
@@ -93,8 +95,7 @@ impl Read {
             let seen = |part| self.behind.as_ref().map_or(0, |behind| behind.seen(slot, part));
             let mut parts: Vec<u64> = (0..MAX_PARTS).map(seen).collect();
             for (_, part, key) in asked.iter().filter(|(of, ..)| *of == slot) {
-                parts[*part] =
-                    found.iter().find(|(of, _)| of == key).map_or(0, |(_, data)| data.len() as u64);
+                parts[*part] = data_of(found, key).map_or(0, |data| data.len() as u64);
             }
             let used = parts.iter().rposition(|seen| *seen > 0).map_or(0, |last| last + 1);
             parts.truncate(used);
@@ -107,7 +108,7 @@ impl Read {
             data.extend_from_slice(b"\n");
         }
         for (slot, part, key) in asked {
-            let Some((_, part_data)) = found.iter().find(|(of, _)| of == key) else { continue };
+            let Some(part_data) = data_of(found, key) else { continue };
             let seen = self.behind.as_ref().map_or(0, |behind| behind.seen(*slot, *part));
             // A part that is shorter than it was is another one: the server has restarted.
             let seen = usize::try_from(seen).unwrap_or(usize::MAX);
@@ -120,9 +121,13 @@ impl Read {
     }
 }
 
-fn number_of(found: &[(ItemKey, Bytes)], key: &ItemKey) -> Option<u64> {
-    let (_, data) = found.iter().find(|(of, _)| of == key)?;
-    number(data.trim_ascii_end())
+fn data_of<'a>(found: &'a [Items], key: &[u8]) -> Option<&'a [u8]> {
+    let (_, data) = found.iter().flat_map(Items::iter).find(|(of, _)| *of == key)?;
+    Some(data)
+}
+
+fn number_of(found: &[Items], key: &[u8]) -> Option<u64> {
+    number(data_of(found, key)?.trim_ascii_end())
 }
 
 impl Machine for Read {
@@ -133,17 +138,17 @@ impl Machine for Read {
         let mut found = Vec::new();
         for reply in replies {
             match reply {
-                Reply::Items(items) => found.extend(items),
+                Reply::Items(items) => found.push(items),
                 Reply::Failed(failure) => return Step::Done(Outcome::Failed(failure)),
                 _ => return Step::Done(Outcome::Failed(Failure::Refused)),
             }
         }
         let Some(asked) = self.asked.take() else { return self.parts(&found) };
         // Entries may have come since the slots were read.
-        let bytes: u64 = found.iter().map(|(_, data)| data.len() as u64).sum();
+        let bytes: u64 = found.iter().flat_map(Items::iter).map(|(_, data)| data.len() as u64).sum();
         if self.behind.is_none() && bytes > MAX_ANSWER {
             return Step::Done(Outcome::Failed(Failure::TooLarge));
         }
-        self.answer(&asked, found)
+        self.answer(&asked, &found)
     }
 }

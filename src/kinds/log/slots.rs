@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::item::{ItemKey, item_below};
+use super::super::item::{ItemKey, fits, numbered_item};
 use super::super::settings::Log;
 
 /// A part in which the next entry begins has fewer bytes.
@@ -43,9 +43,13 @@ fn millis(duration: Duration) -> u64 {
 
 /// The item with the number of bytes that were reserved in a slot.
 pub(super) fn reserved_key(own: &[u8], slot: u64) -> Result<ItemKey, &'static str> {
-    item_below(own, format!("l{slot}").as_bytes())
+    numbered_item(own, b'l', slot)
 }
 
 pub(super) fn part_key(own: &[u8], slot: u64, part: usize) -> Result<ItemKey, &'static str> {
-    item_below(own, format!("l{slot}.{part}").as_bytes())
+    let mut buffer = itoa::Buffer::new();
+    let mut key = reserved_key(own, slot)?;
+    key.push(b'.');
+    key.extend_from_slice(buffer.format(part).as_bytes());
+    fits(key)
 }

@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
+use smallvec::smallvec;
+
 use super::append::{MAX_ROUNDS, SLOT_FULL};
 use super::cursor::{Cursor, MAX_PARTS, parse};
 use super::slots::{PART, part_key, reserved_key};
 use super::*;
 use crate::error::Failure;
-use crate::kinds::command::MAX_LINE;
 use crate::kinds::command::{Cas, Command, Mode, Operation, Reply};
+use crate::kinds::gets::MAX_LINE;
 use crate::kinds::item::own_length;
 use crate::kinds::machine::{Inputs, Outcome, Step};
+use crate::kinds::many::{Items, Keys};
 
 const NOW: u64 = 1_700_000_000_000;
 const SLOT: u64 = NOW / 10_000;
@@ -41,8 +44,8 @@ fn read(key: &[u8]) -> Box<dyn Machine> {
 }
 
 fn reserved(machine: &mut dyn Machine, end: u64) -> Step {
-    sent(machine.resume(vec![], &inputs(NOW)));
-    machine.resume(vec![Reply::Number(end, CAS, None)], &inputs(NOW))
+    sent(machine.resume(smallvec![], &inputs(NOW)));
+    machine.resume(smallvec![Reply::Number(end, CAS, None)], &inputs(NOW))
 }
 
 #[test]
@@ -65,15 +68,15 @@ fn append_behind(ends: &Arc<LogEnds>, seen: u64, data: &[u8]) -> Box<dyn Machine
 fn an_append_to_a_slot_that_is_known_is_one_round_trip() {
     for (seen, part) in [(5, 0), (PART - 1, 0), (PART, 1), (PART * 8 - 1, 7)] {
         let mut machine = append_behind(&Arc::default(), seen, b"entry");
-        let commands = sent(machine.resume(vec![], &inputs(NOW)));
+        let commands = sent(machine.resume(smallvec![], &inputs(NOW)));
         let keys: Vec<_> = commands.iter().map(|command| command.key.clone()).collect();
         assert_eq!(keys, [reserved_key(b"k", SLOT).unwrap(), part_key(b"k", SLOT, part).unwrap()]);
-        let replies = vec![Reply::Number(seen + 5, CAS, None), Reply::Stored(CAS)];
+        let replies = smallvec![Reply::Number(seen + 5, CAS, None), Reply::Stored(CAS)];
         assert_eq!(machine.resume(replies, &inputs(NOW)), Step::Done(Outcome::Stored(7)));
     }
     // The slot is full as far as is known: nothing is appended before its place is.
     let mut machine = append_behind(&Arc::default(), PART * 8, b"entry");
-    assert_eq!(sent(machine.resume(vec![], &inputs(NOW))).len(), 1);
+    assert_eq!(sent(machine.resume(smallvec![], &inputs(NOW))).len(), 1);
 }
 
 #[test]
@@ -84,8 +87,8 @@ fn a_part_that_cannot_be_appended_to_is_left_for_that_of_the_place() {
     {
         let ends = Arc::default();
         let mut machine = append_behind(&ends, seen, b"entry");
-        sent(machine.resume(vec![], &inputs(NOW)));
-        let replies = vec![Reply::Number(end, CAS, None), Reply::NotStored];
+        sent(machine.resume(smallvec![], &inputs(NOW)));
+        let replies = smallvec![Reply::Number(end, CAS, None), Reply::NotStored];
         let commands = sent(machine.resume(replies, &inputs(NOW)));
         assert_eq!(commands[0].key, part_key(b"k", SLOT, part).unwrap());
         assert!(matches!(commands[0].operation, Operation::Store { mode: of, .. } if of == mode));
@@ -98,8 +101,8 @@ fn a_part_that_cannot_be_appended_to_is_left_for_that_of_the_place() {
 fn an_entry_that_no_reader_would_find_is_not_acknowledged() {
     let ends = Arc::default();
     let mut machine = append_behind(&ends, PART * 3, b"entry");
-    sent(machine.resume(vec![], &inputs(NOW)));
-    let replies = vec![Reply::Number(5, CAS, None), Reply::Stored(CAS)];
+    sent(machine.resume(smallvec![], &inputs(NOW)));
+    let replies = smallvec![Reply::Number(5, CAS, None), Reply::Stored(CAS)];
     let step = machine.resume(replies, &inputs(NOW));
     assert_eq!(step, Step::Done(Outcome::Failed(Failure::Refused)));
     assert_eq!(ends.get(b"k", SLOT), None);
@@ -110,19 +113,20 @@ fn a_tail_that_has_seen_everything_asks_for_nothing_more() {
     let place = format!("k@{}", Cursor { first: SLOT - 1, seen: vec![vec![3, 4], vec![5]] }.text());
     let number =
         |slot, bytes: &'static str| (reserved_key(b"k", slot).unwrap(), Bytes::from_static(bytes.as_bytes()));
-    let replies = |last| vec![Reply::Items(vec![number(SLOT - 1, "7"), number(SLOT, last)])];
+    let replies =
+        |last| smallvec![Reply::Items(Items::from_iter([number(SLOT - 1, "7"), number(SLOT, last)]))];
     let mut machine = read(place.as_bytes());
-    sent(machine.resume(vec![], &inputs(NOW)));
+    sent(machine.resume(smallvec![], &inputs(NOW)));
     let Step::Done(Outcome::Value { data, .. }) = machine.resume(replies("5"), &inputs(NOW)) else {
         panic!("not done")
     };
     assert_eq!(data, format!("{}\n", &place[2..]));
     // What is new in a slot may have come behind something in the slot before.
     let mut machine = read(place.as_bytes());
-    sent(machine.resume(vec![], &inputs(NOW)));
+    sent(machine.resume(smallvec![], &inputs(NOW)));
     let commands = sent(machine.resume(replies("6"), &inputs(NOW)));
-    let keys = [(SLOT, 0), (SLOT - 1, 0)].map(|(slot, part)| part_key(b"k", slot, part).unwrap()).to_vec();
-    assert_eq!(commands[0].operation, Operation::GetMany(keys));
+    let keys = [(SLOT, 0), (SLOT - 1, 0)].map(|(slot, part)| part_key(b"k", slot, part).unwrap());
+    assert_eq!(commands[0].operation, Operation::GetMany(Keys::from_iter(keys)));
 }
 
 #[test]
@@ -132,8 +136,8 @@ fn a_full_slot_says_so_and_the_next_one_has_room() {
     assert_eq!(reserved(&mut *machine, end), Step::Done(Outcome::Refused(SLOT_FULL)));
     // An append that is overtaken by the end of the slot reserves in the next one.
     let mut machine = append(b"entry").unwrap();
-    sent(machine.resume(vec![], &inputs(NOW)));
-    let again = machine.resume(vec![Reply::Number(end, CAS, None)], &inputs(NOW + 10_000));
+    sent(machine.resume(smallvec![], &inputs(NOW)));
+    let again = machine.resume(smallvec![Reply::Number(end, CAS, None)], &inputs(NOW + 10_000));
     assert_eq!(sent(again)[0].key, reserved_key(b"k", SLOT + 1).unwrap());
 }
 
@@ -144,7 +148,7 @@ fn an_entry_that_comes_when_no_tail_looks_at_its_slot_is_not_acknowledged() {
     {
         let mut machine = append(b"entry").unwrap();
         sent(reserved(&mut *machine, 5));
-        let step = machine.resume(vec![Reply::Stored(CAS)], &inputs(NOW + later));
+        let step = machine.resume(smallvec![Reply::Stored(CAS)], &inputs(NOW + later));
         assert_eq!(step, Step::Done(expected), "{later}");
     }
 }
@@ -154,9 +158,9 @@ fn an_append_is_not_tried_for_ever() {
     let mut machine = append(b"entry").unwrap();
     sent(reserved(&mut *machine, 5));
     for _ in 1..MAX_ROUNDS {
-        sent(machine.resume(vec![Reply::NotStored], &inputs(NOW)));
+        sent(machine.resume(smallvec![Reply::NotStored], &inputs(NOW)));
     }
-    let step = machine.resume(vec![Reply::NotStored], &inputs(NOW));
+    let step = machine.resume(smallvec![Reply::NotStored], &inputs(NOW));
     assert_eq!(step, Step::Done(Outcome::Failed(Failure::Refused)));
 }
 
@@ -175,12 +179,12 @@ fn an_entry_and_the_key_of_a_log_have_limits() {
 
 #[test]
 fn the_items_of_a_log_are_read_by_lines_that_memcached_takes() {
-    let commands = sent(read(b"k").resume(vec![], &inputs(NOW)));
+    let commands = sent(read(b"k").resume(smallvec![], &inputs(NOW)));
     let mut all = 0;
     for command in &commands {
         let Operation::GetMany(keys) = &command.operation else { panic!("{command:?}") };
-        assert!(keys.iter().map(|key| key.len() + 1).sum::<usize>() <= MAX_LINE);
-        all += keys.len();
+        assert!(keys.line().len() <= MAX_LINE);
+        all += keys.iter().count();
     }
     assert_eq!((all, commands.len()), (102, 2));
 }
@@ -188,12 +192,14 @@ fn the_items_of_a_log_are_read_by_lines_that_memcached_takes() {
 #[test]
 fn the_newest_part_is_read_first() {
     let mut machine = read(b"k");
-    sent(machine.resume(vec![], &inputs(NOW)));
+    sent(machine.resume(smallvec![], &inputs(NOW)));
     let full = |slot| (reserved_key(b"k", slot).unwrap(), Bytes::from((PART + 1).to_string()));
-    let commands = sent(machine.resume(vec![Reply::Items(vec![full(SLOT - 1), full(SLOT)])], &inputs(NOW)));
+    let commands = sent(
+        machine.resume(smallvec![Reply::Items(Items::from_iter([full(SLOT - 1), full(SLOT)]))], &inputs(NOW)),
+    );
     let expected = [(SLOT, 1), (SLOT, 0), (SLOT - 1, 1), (SLOT - 1, 0)];
-    let expected = expected.map(|(slot, part)| part_key(b"k", slot, part).unwrap()).to_vec();
-    assert_eq!(commands[0].operation, Operation::GetMany(expected));
+    let expected = expected.map(|(slot, part)| part_key(b"k", slot, part).unwrap());
+    assert_eq!(commands[0].operation, Operation::GetMany(Keys::from_iter(expected)));
 }
 
 #[test]
@@ -202,16 +208,16 @@ fn an_answer_is_never_cut_and_a_tail_goes_on() {
         .map(|slot| (reserved_key(b"k", slot).unwrap(), Bytes::from((PART * 8).to_string())))
         .collect();
     let mut machine = read(b"k");
-    sent(machine.resume(vec![], &inputs(NOW)));
-    let step = machine.resume(vec![Reply::Items(full.clone())], &inputs(NOW));
+    sent(machine.resume(smallvec![], &inputs(NOW)));
+    let step = machine.resume(smallvec![Reply::Items(Items::from_iter(full.clone()))], &inputs(NOW));
     assert_eq!(step, Step::Done(Outcome::Failed(Failure::TooLarge)));
     let mut place = b"k@0".to_vec();
     for expected in [SLOT - 2, SLOT - 1] {
         let mut machine = read(&place);
-        sent(machine.resume(vec![], &inputs(NOW)));
-        sent(machine.resume(vec![Reply::Items(full.clone())], &inputs(NOW)));
+        sent(machine.resume(smallvec![], &inputs(NOW)));
+        sent(machine.resume(smallvec![Reply::Items(Items::from_iter(full.clone()))], &inputs(NOW)));
         let Step::Done(Outcome::Value { data, .. }) =
-            machine.resume(vec![Reply::Items(vec![])], &inputs(NOW))
+            machine.resume(smallvec![Reply::Items(Items::default())], &inputs(NOW))
         else {
             panic!("no value")
         };
@@ -225,11 +231,8 @@ fn an_answer_is_never_cut_and_a_tail_goes_on() {
 fn an_entry_that_was_seen_is_not_seen_again_whatever_slot_it_is_in() {
     let slot_items = |data: &'static str| {
         let length = Bytes::from(data.len().to_string());
-        let reserved = Reply::Items(vec![(reserved_key(b"k", SLOT).unwrap(), length)]);
-        (
-            reserved,
-            Reply::Items(vec![(part_key(b"k", SLOT, 0).unwrap(), Bytes::from_static(data.as_bytes()))]),
-        )
+        let reserved = Reply::Items(Items::from_iter([(reserved_key(b"k", SLOT).unwrap(), length)]));
+        (reserved, Reply::Items(Items::from_iter([(part_key(b"k", SLOT, 0).unwrap(), data)])))
     };
     let mut place = "0".to_owned();
     for (now, stored, new) in [
@@ -241,9 +244,9 @@ fn an_entry_that_was_seen_is_not_seen_again_whatever_slot_it_is_in() {
         let key = format!("k@{place}");
         let mut machine = begin(&settings(), key.as_bytes(), 1, Request::Get, &Arc::default(), now).unwrap();
         let (reserved, parts) = slot_items(stored);
-        sent(machine.resume(vec![], &inputs(now)));
-        let step = match machine.resume(vec![reserved], &inputs(now)) {
-            Step::Send(_) => machine.resume(vec![parts], &inputs(now)),
+        sent(machine.resume(smallvec![], &inputs(now)));
+        let step = match machine.resume(smallvec![reserved], &inputs(now)) {
+            Step::Send(_) => machine.resume(smallvec![parts], &inputs(now)),
             step => step,
         };
         let Step::Done(Outcome::Value { data, .. }) = step else { panic!("no value") };

@@ -294,3 +294,41 @@ fn thousands_of_keys_that_differ_in_a_number_have_different_digests() {
         assert_eq!(digests.len(), 10_000, "{}", text(0));
     }
 }
+
+#[test]
+fn a_line_of_a_value_that_is_read_in_one_pass_is_read_as_any_other_line() {
+    let key = "k".repeat(250);
+    let long = format!("VALUE {} 1 2", "k".repeat(MAX_LINE - b"VALUE  1 2\r\n".len()));
+    let lines = [
+        ("VALUE a 0 0", true),
+        ("VALUE a\rb 4294967295 1844674407370955161", true),
+        (&format!("VALUE {key} 007 10"), true),
+        (&long, true),
+        (&long.replace("VALUE ", "VALUE k"), false),
+        ("VALUE a 4294967296 1", false),
+        ("VALUE a 1 18446744073709551615", false),
+        ("VALUE a 1 18446744073709551616", false),
+        ("VALUE a 1 100000000000000000000000", false),
+        ("VALUE a 0 1 9", false),
+        ("VALUE a 0 1 ", false),
+        ("VALUE a 0  1", false),
+        ("VALUE a\nb 0 1", false),
+        ("VALUE  0 1", false),
+        ("VALUE a 0", false),
+        ("VALUE a -1 1", false),
+        ("VALUEa 0 1", false),
+        ("END", false),
+    ];
+    for (text, is_read) in lines {
+        let buffer = [text.as_bytes(), b"\r\nx\r\n"].concat();
+        let fields = |value: ValueLine<'_>| (value.key.to_vec(), value.flags, value.length, value.cas);
+        let found = ValueLine::at(&buffer).map(|(value, start)| (fields(value), start));
+        assert_eq!(found.is_some(), is_read, "{text:?}");
+        let line = line(&buffer).ok().flatten().unwrap_or_default();
+        let read = ValueLine::read(line).map(|value| (fields(value), line.len() + 2));
+        assert!(found.is_none() || found == read, "{text:?}: {found:?}, {read:?}");
+        for length in 0..=text.len() + 1 {
+            assert!(ValueLine::at(&buffer[..length]).is_none(), "{length} bytes of {text:?}");
+        }
+    }
+}

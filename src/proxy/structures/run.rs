@@ -11,7 +11,7 @@ use crate::kinds::{
 };
 use crate::proxy::client::Client;
 use crate::proxy::key::{Place, StructureKey};
-use crate::proxy::kind_wire;
+use crate::proxy::kind_wire::{self, Expected};
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::place::Standing;
 use crate::proxy::plan::StructurePlan;
@@ -25,19 +25,19 @@ pub(crate) struct StructureRun {
     key: StructureKey,
     machine: Box<dyn Machine>,
     /// Where the copies of a value with two of them are.
-    places: Option<[Place; 2]>,
+    places: Option<Box<[Place; 2]>>,
     /// The commands of the last round trip.
-    sent: Vec<Sent>,
+    sent: SmallVec<[Sent; 2]>,
     outcome: Option<Outcome>,
 }
 
 /// A command of a round trip.
 struct Sent {
-    command: Command,
+    expected: Expected,
     /// `None`: it was not sent, because the place of its copy is not known.
     id: Option<ReplyId>,
-    /// The place of its copy.
-    place: Option<Place>,
+    /// Which copy it is for.
+    side: Option<Side>,
 }
 
 impl StructureRun {
@@ -49,13 +49,14 @@ impl StructureRun {
         client: &Client,
     ) -> Result<StructureRun, &'static str> {
         let StructurePlan { kind, memory, pool, .. } = proxy.structure(&key);
-        let machine = kinds::begin(kind, &key.key, key.length, request, memory, proxy.now().wall)?;
+        let inputs = proxy.kind_inputs();
+        let machine = kinds::begin(kind, &key.key, key.length, request, memory, inputs.now)?;
         let places = match kind {
-            Kind::Copied(_) => Some(proxy.places_of_copies(*pool, key.own_key())),
+            Kind::Copied(_) => Some(Box::new(proxy.places_of_copies(*pool, key.own_key()))),
             _ => None,
         };
-        let mut run = StructureRun { key, machine, places, sent: Vec::new(), outcome: None };
-        run.resume(Replies::new(), proxy, client);
+        let mut run = StructureRun { key, machine, places, sent: SmallVec::new(), outcome: None };
+        run.resume(Replies::new(), &inputs, proxy, client);
         Ok(run)
     }
 
@@ -69,7 +70,7 @@ impl StructureRun {
     ) -> Result<(StructureRun, T), &'static str> {
         let mut machine = kinds::note(&key.key, key.length)?;
         let first = machine.resume(Replies::new(), &proxy.kind_inputs());
-        let mut run = StructureRun { key, machine, places: None, sent: Vec::new(), outcome: None };
+        let mut run = StructureRun { key, machine, places: None, sent: SmallVec::new(), outcome: None };
         let mut last = match first {
             Step::Send(commands) => commands,
             Step::Done(outcome) => {
@@ -89,14 +90,14 @@ impl StructureRun {
     fn send(&mut self, commands: Commands, proxy: &Proxy, client: &Client) {
         let connection = proxy.structure_connection(&self.key);
         let send = |command: Command| {
-            let id = Some(send(&command, connection, client));
-            Sent { command, id, place: None }
+            let (expected, id) = send(&command, connection, client);
+            Sent { expected, id: Some(id), side: None }
         };
         self.sent.extend(commands.into_iter().map(send));
     }
 
-    fn resume(&mut self, replies: Replies, proxy: &Proxy, client: &Client) {
-        match self.machine.resume(replies, &proxy.kind_inputs()) {
+    fn resume(&mut self, replies: Replies, inputs: &Inputs, proxy: &Proxy, client: &Client) {
+        match self.machine.resume(replies, inputs) {
             Step::Done(outcome) => self.outcome = Some(outcome),
             Step::Send(commands) => self.send(commands, proxy, client),
             Step::SendCopies(commands) => {
@@ -107,15 +108,21 @@ impl StructureRun {
     }
 
     fn send_to_copy(&self, side: Side, command: Command, proxy: &Proxy, client: &Client) -> Sent {
-        let place = self.places.map(|places| places[usize::from(side == Side::Second)]);
+        let place = self.place(Some(side));
         let pool = proxy.structure(&self.key).pool;
         let key = place.and_then(|place| copy_key(&command.key, side, place.fence?).ok());
         let (Some(at), Some(key)) = (place.filter(|at| is_valid(proxy, pool, at)), key) else {
-            return Sent { command, id: None, place };
+            return Sent { expected: Expected::of(&command.operation), id: None, side: Some(side) };
         };
         let command = Command { key, ..command };
-        let id = Some(send(&command, &proxy.pools[pool].connections()[at.server], client));
-        Sent { command, id, place }
+        let (expected, id) = send(&command, &proxy.pools[pool].connections()[at.server], client);
+        Sent { expected, id: Some(id), side: Some(side) }
+    }
+
+    /// Where this copy is.
+    fn place(&self, side: Option<Side>) -> Option<Place> {
+        let places = self.places.as_deref()?;
+        Some(places[usize::from(side? == Side::Second)])
     }
 
     /// Runs as far as the replies that have arrived allow. Whether it is done.
@@ -125,16 +132,17 @@ impl StructureRun {
                 return false;
             }
             let pool = proxy.structure(&self.key).pool;
-            let take = |Sent { command, id, place }: Sent| match id.and_then(|id| client.pending.take(id)) {
+            let take = |sent: &Sent| match sent.id.and_then(|id| client.pending.take(id)) {
                 // What was done in a place that has ended is not known by whoever uses the new one.
-                Some(_) if place.is_some_and(|place| !is_valid(proxy, pool, &place)) => {
+                Some(_) if self.place(sent.side).is_some_and(|place| !is_valid(proxy, pool, &place)) => {
                     Reply::Failed(Failure::Down)
                 }
-                Some(reply) => kind_wire::decode(&command.operation, reply),
+                Some(reply) => kind_wire::decode(sent.expected, reply),
                 None => Reply::Failed(Failure::Down),
             };
-            let replies = self.sent.drain(..).map(take).collect();
-            self.resume(replies, proxy, client);
+            let replies = self.sent.iter().map(take).collect();
+            self.sent.clear();
+            self.resume(replies, &proxy.kind_inputs(), proxy, client);
         }
         true
     }
@@ -151,9 +159,10 @@ impl StructureRun {
 }
 
 /// Sends a command over this connection.
-fn send(command: &Command, connection: &Connection, client: &Client) -> ReplyId {
-    let (shape, epoch) = (kind_wire::shape(&command.operation), command.operation.epoch());
-    connection.send_guard_shaped(&client.pending, shape, epoch, |out| kind_wire::encode(command, out))
+fn send(command: &Command, connection: &Connection, client: &Client) -> (Expected, ReplyId) {
+    let (expected, epoch) = (Expected::of(&command.operation), command.operation.epoch());
+    let encode = |out: &mut _| kind_wire::encode(command, out);
+    (expected, connection.send_guard_shaped(&client.pending, expected.shape(), epoch, encode))
 }
 
 fn is_valid(proxy: &Proxy, pool: usize, place: &Place) -> bool {
@@ -206,7 +215,7 @@ impl Proxy {
     }
 
     fn kind_inputs(&self) -> Inputs {
-        Inputs { now: self.now().wall, random: self.random.borrow_mut().below(u64::MAX) }
+        Inputs { now: self.clock.now_ms(), random: self.random.borrow_mut().any() }
     }
 
     /// The connection to the server of a structure.

@@ -84,9 +84,10 @@ fn metrics_and_page_count_by_kind() {
 }
 
 #[test]
-fn a_trace_names_the_kind_of_each_event() {
+fn a_trace_names_the_kind_of_each_event_and_selects_by_it() {
     let (_servers, [a, _b]) = fleet(&rules());
     let trace = Tool::trace(&["--json"], &a);
+    let selected = Tool::trace(&["--kind", "window,raw"], &a);
     let mut client = a.client();
     use_all(&mut client);
     client.store("page:1", b"x", 0);
@@ -110,6 +111,13 @@ fn a_trace_names_the_kind_of_each_event() {
         "raw set else stored",
     ];
     assert_eq!(events, expected);
+    for (command, rule, kind, key) in [("incr", "rate", "window", "rate:1"), ("set", "rest", "raw", "else")] {
+        let line = selected.line();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let shown = (words[2], &words[words.len() - 4..words.len() - 2], words[words.len() - 1]);
+        assert_eq!(shown, (command, &[rule, kind][..], key), "{line}");
+    }
+    assert!(selected.end("TERM").1.is_empty());
 }
 
 fn explain(sidecar: &Kennel, key: &str) -> Value {
