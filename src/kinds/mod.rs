@@ -29,7 +29,7 @@ mod settings;
 mod model;
 
 pub use command::{Cas, Command, Commands, Mode, Operation, Replies, Reply, Value};
-pub use copies::copy_key;
+pub use copies::{SeenCopy, copy_key, seen_copy};
 pub use dispatch::{begin, commands_of, items_below, split, split_store};
 pub use hold::Hold;
 pub use item::{INFIX, ItemKey, is_reserved};

@@ -1,7 +1,7 @@
 //! Explains a key to an operator: which rule applies, where the key is kept, what stands there and why, who builds it.
 //!
-//! Nothing is changed and no lease is taken. The servers receive `me`, and for guarded keys, locks and tags `mg` with `u`, which is no
-//! use of an item. `mg` has one effect: if an item is marked stale, the server's own `W` goes to the first `mg`. The guard does not
+//! Nothing is changed and no lease is taken. The servers receive `me`, and for guarded keys, locks, tags and copies `mg` with `u`, which
+//! is no use of an item. `mg` has one effect: if an item is marked stale, the server's own `W` goes to the first `mg`. The guard does not
 //! use that `W` of a value, but clients of raw keys may: raw keys are never read by `mg`.
 
 use std::rc::Rc;
@@ -29,6 +29,8 @@ use crate::upstream::pending_replies::{PendingReplies, Reply, ReplyId};
 use crate::upstream::{OnError, OtherKind};
 use debug_reply::DebugReply;
 
+mod copies;
+mod copy_report;
 mod debug_reply;
 mod describe;
 mod report;

@@ -4,8 +4,8 @@
 //! belongs to. Every change is made to the first copy over the CAS that was read, so the first copy orders them. Then the second
 //! copy is brought to it, and the change is acknowledged. So each copy that is there has every acknowledged change.
 //!
-//! A first copy that is lost begins a new life from the second. The new life is written to the second copy before the first one
-//! is stored. A change of the former life that has not reached the second copy finds another life there, and is never
+//! A first copy that is lost, or not there yet, begins a new life from the second. The new life is written to the second copy before
+//! the first one is stored. A change of the former life that has not reached the second copy finds another life there, and is never
 //! acknowledged. A second copy that is lost is stored with the next change of the first.
 //!
 //! The keys of the copies carry the fences of their places, which the caller adds: what a returning server still has is under
@@ -15,5 +15,5 @@ mod change;
 mod record;
 mod run;
 
-pub use record::copy_key;
+pub use record::{SeenCopy, copy_key, seen_copy};
 pub(super) use run::{COMMANDS, begin};

@@ -88,6 +88,35 @@ impl Record {
     }
 }
 
+/// What an item of a copy is, for whoever looks at it without using it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeenCopy {
+    /// There is no copy, and somebody is about to store one.
+    Stub,
+    /// A record.
+    Record {
+        /// The life that its changes belong to.
+        life: u64,
+        /// The number of the last change.
+        change: u64,
+        /// When the value ends, in ms since 1970; 0: never.
+        ends: u64,
+        /// The bytes of the value; `None`: there is none.
+        value_bytes: Option<usize>,
+    },
+}
+
+/// What is stored under the key of a copy; `None`: no copy.
+pub fn seen_copy(data: &Bytes) -> Option<SeenCopy> {
+    let item = Value { data: data.clone(), flags: 0, cas: Cas { number: 0, epoch: 0 }, ttl: None };
+    Some(match Record::decode(&item)? {
+        Found::Absent(_) => SeenCopy::Stub,
+        Found::Record(Record { life, change, ends, data, .. }, _) => {
+            SeenCopy::Record { life, change, ends, value_bytes: data.map(|data| data.len()) }
+        }
+    })
+}
+
 /// The key of a copy in a place with this fence.
 pub fn copy_key(own: &[u8], side: Side, fence: u64) -> Result<ItemKey, &'static str> {
     let side = if side == Side::First { 1 } else { 2 };

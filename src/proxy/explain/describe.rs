@@ -1,5 +1,6 @@
 //! From what was found to what is reported.
 
+use super::copy_report::{CopyReport, CopyState};
 use super::debug_reply::DebugReply;
 use super::report::{
     AskedBy, Class, Explanation, HeaderReport, ItemReport, ItemState, LeaseReport, LocalReport, LockReport,
@@ -327,6 +328,9 @@ pub(super) fn summary(explanation: &Explanation) -> String {
             None => format!("stored: {} of {} items are there", items.found, items.all),
         };
     }
+    if let Some(structure) = explanation.structure.as_ref().filter(|structure| !structure.copies.is_empty()) {
+        return copies_summary(&structure.copies);
+    }
     let Some(item) = &explanation.item else { return "unknown".to_owned() };
     let builder = builder(explanation);
     let first = || item.why.first().map_or("", String::as_str);
@@ -350,6 +354,15 @@ pub(super) fn summary(explanation: &Explanation) -> String {
             format!("being built for the first time, for {ms} ms at least")
         }
         ItemState::FreeStub => "its builder has given up: the next reader builds the value".to_owned(),
+    }
+}
+
+fn copies_summary(copies: &[CopyReport]) -> String {
+    let present = copies.iter().filter(|copy| copy.state == CopyState::Present).count();
+    match (present, copies.iter().find_map(|copy| copy.failure.as_ref())) {
+        (0, Some(why)) => format!("unknown: {why}"),
+        (0, None) => "nothing is stored".to_owned(),
+        _ => format!("stored: {present} of {} copies are there", copies.len()),
     }
 }
 

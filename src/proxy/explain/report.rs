@@ -3,6 +3,8 @@
 
 use serde::Serialize;
 
+use super::copy_report::CopyReport;
+
 /// The number of the JSON's form.
 pub const SCHEMA: u32 = 1;
 
@@ -27,9 +29,9 @@ pub struct Explanation {
     pub rule: Option<RuleReport>,
     /// The rules before it, which do not match.
     pub earlier_rules: EarlierRules,
-    /// Where the key is kept. `None` for a tag and for a reserved key.
+    /// Where the key is kept. `None` for a tag, for a reserved key, and for a value with copies.
     pub place: Option<PlaceReport>,
-    /// What stands there. `None` for a tag, for a reserved key, and for a structure with items below its key.
+    /// What stands there. `None` for a tag, for a reserved key, and for a structure with items below its key or with copies.
     pub item: Option<ItemReport>,
     /// Its kind and its items. `None` unless it is the key of a structure.
     pub structure: Option<StructureReport>,
@@ -205,6 +207,8 @@ pub struct StructureReport {
     pub kind: &'static str,
     /// Its items; `None` for a kind whose item is under the key itself.
     pub items: Option<ItemsReport>,
+    /// Its copies, the first one first; none unless its rule has `copies = 2`.
+    pub copies: Vec<CopyReport>,
 }
 
 /// The items of a structure: of a window or log one for each slot of time, of a list or table its shards.

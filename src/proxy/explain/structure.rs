@@ -1,11 +1,13 @@
-//! Explains the key of a structure: its kind, where it is kept, and which of its items are there. Values are not read.
+//! Explains the key of a structure: its kind, where it is kept, and which of its items are there. Of a value with copies,
+//! both are read; of the others, no value is.
 
 use std::rc::Rc;
 
+use super::copies;
 use super::debug_reply;
 use super::describe;
 use super::report::{Class, Explanation, ItemsReport, StructureReport};
-use crate::kinds;
+use crate::kinds::{self, Kind};
 use crate::proxy::key::StructureKey;
 use crate::proxy::pipeline::Proxy;
 use crate::upstream::pending_replies::PendingReplies;
@@ -26,7 +28,12 @@ impl Proxy {
         self.explain_raw(own, plan.pool, plan.rule, false, explanation, pending).await;
         explanation.class = Class::Structure;
         explanation.notes = vec![describe::structure_note(kind)];
-        let mut report = StructureReport { kind, items: None };
+        let mut report = StructureReport { kind, items: None, copies: Vec::new() };
+        if let Kind::Copied(_) = plan.kind {
+            report.copies = self.look_at_copies(plan.pool, own, pending).await;
+            explanation.notes = vec![copies::comparison(&report.copies).to_owned()];
+            (explanation.place, explanation.item, explanation.elsewhere) = (None, None, None);
+        }
         if !asked.is_empty() {
             let mut items = ItemsReport { all: asked.len(), ..ItemsReport::default() };
             for id in asked {

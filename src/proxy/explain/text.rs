@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Write};
 
+use super::copy_report::{CopyReport, CopyState};
 use super::describe;
 use super::report::{
     Class, ElsewhereReport, Explanation, ItemReport, ItemState, ItemsReport, LocalReport, LockReport,
@@ -25,6 +26,9 @@ impl Display for Explanation {
         }
         if let Some(items) = self.structure.as_ref().and_then(|structure| structure.items.as_ref()) {
             lines.line("items", &show_items(items))?;
+        }
+        for (at, copy) in self.structure.iter().flat_map(|structure| &structure.copies).enumerate() {
+            lines.line(if at == 0 { "copies" } else { "" }, &show_copy(copy))?;
         }
         if let (Some(lock), Some(item)) = (&self.lock, &self.item) {
             lines.line("lock", &show_lock(lock, item))?;
@@ -107,6 +111,25 @@ fn show_items(items: &ItemsReport) -> String {
     let _ = gone_in_s.map(|seconds| write!(text, ", the last is gone in {seconds} s"));
     let _ = failure.as_ref().map(|why| write!(text, "; not all are known: {why}"));
     text
+}
+
+fn show_copy(copy: &CopyReport) -> String {
+    let CopyReport { server, standby, fence, state, failure, life, change, ends, value_bytes, flags } = copy;
+    let standby = if *standby { ", a standby" } else { "" };
+    let fence = fence.as_ref().map_or(", no valid view".to_owned(), |fence| format!(", fence {fence}"));
+    let what = match (state, life, change) {
+        (CopyState::Unknown, ..) => failure.clone().unwrap_or_else(|| "the server did not tell".to_owned()),
+        (CopyState::Unreadable, ..) => "an item that is no copy".to_owned(),
+        (_, Some(life), Some(change)) => format!("change {change} of life {life}"),
+        _ => "none".to_owned(),
+    };
+    let value = match (value_bytes, flags) {
+        (Some(bytes), Some(flags)) => format!(", value {bytes} bytes, flags {flags}"),
+        _ if *state == CopyState::Empty => ", without a value".to_owned(),
+        _ => String::new(),
+    };
+    let ends = ends.as_ref().map_or(String::new(), |ends| format!(", until {ends}"));
+    format!("{server}{standby}{fence}: {what}{value}{ends}")
 }
 
 fn show_place(place: &PlaceReport) -> String {

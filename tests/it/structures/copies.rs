@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 
+use super::seen::explain;
 use super::{rule, store, text};
 use crate::client::Client;
 use crate::libraries::root;
@@ -196,4 +197,44 @@ fn a_server_that_hangs_and_returns_with_old_contents_brings_nothing_back() {
     counts.count_until_acknowledged(&mut first);
     counts.check(&mut second, "after the server has returned");
     check_sessions(&mut second, "newer", "after the server has returned");
+}
+
+#[test]
+fn an_explanation_has_both_copies_and_what_they_tell_together() {
+    let (mut servers, [a, _b]) = fleet();
+    let mut client = a.client();
+    assert_eq!(store(&mut client, "set session:none 7 0", "four"), "STORED");
+    assert_eq!(client.delete("session:none"), "DELETED");
+    assert_eq!(store(&mut client, "set session:x 7 100", "four"), "STORED");
+    let explained = |key| explain(&a, key);
+    let of = |copies: &serde_json::Value, field: &str| [copies[0][field].clone(), copies[1][field].clone()];
+    let found = explained("session:x");
+    let copies = &found["structure"]["copies"];
+    assert_eq!(found["summary"], "stored: 2 of 2 copies are there");
+    assert_eq!(found["notes"][0], "both copies have the same change");
+    assert_eq!(of(copies, "state"), ["present", "present"]);
+    assert_eq!(
+        (of(copies, "value_bytes"), of(copies, "flags")),
+        ([4.into(), 4.into()], [7.into(), 7.into()])
+    );
+    assert_eq!(of(copies, "change"), [1, 1]);
+    assert!(copies[0]["life"] == copies[1]["life"] && copies[0]["fence"] != copies[1]["fence"]);
+    assert!(copies[0]["ends"].is_string() && found["place"].is_null() && found["item"].is_null());
+    let deleted = explained("session:none");
+    assert_eq!(deleted["summary"], "nothing is stored");
+    assert_eq!(of(&deleted["structure"]["copies"], "state"), ["empty", "empty"]);
+    assert_eq!(explained("session:never")["notes"][0], "there is no copy");
+    let second = copies[1]["server"].as_str().expect("a server").to_owned();
+    let second = servers.iter_mut().find(|server| server.address.to_string() == second).expect("it is one");
+    second.restart();
+    let note = "the second copy is not there: the next read or change stores it again";
+    eventually("the server is connected again", || explained("session:x")["notes"][0] == note);
+    assert_eq!(explained("session:x")["summary"], "stored: 1 of 2 copies are there");
+    let shown = a.http("/explain?key=session:x");
+    assert!(
+        shown.contains("  copies    127.0.0.1:") && shown.contains(", value 4 bytes, flags 7, until 2"),
+        "{shown}"
+    );
+    assert_eq!(text(&mut client, "session:x").as_deref(), Some("four"));
+    assert_eq!(explained("session:x")["notes"][0], "both copies have the same change");
 }

@@ -120,7 +120,7 @@ fn a_trace_names_the_kind_of_each_event_and_selects_by_it() {
     assert!(selected.end("TERM").1.is_empty());
 }
 
-fn explain(sidecar: &Kennel, key: &str) -> Value {
+pub(super) fn explain(sidecar: &Kennel, key: &str) -> Value {
     let reply = sidecar.http(&format!("/explain?key={key}&format=json"));
     let (_, body) = reply.split_once("\r\n\r\n").expect("a body");
     serde_json::from_str(body).unwrap_or_else(|e| panic!("{e}: {reply}"))

@@ -1,0 +1,92 @@
+//! Explains a value with two copies: where each is, and what each has.
+
+use std::rc::Rc;
+
+use super::copy_report::{CopyReport, CopyState};
+use super::{describe, hex, received};
+use crate::clock::utc;
+use crate::error::Failure;
+use crate::guard::Item;
+use crate::kinds::{SeenCopy, Side, copy_key, seen_copy};
+use crate::proxy::key::Place;
+use crate::proxy::pipeline::Proxy;
+use crate::upstream::pending_replies::PendingReplies;
+
+impl Proxy {
+    /// Looks at both copies of the value with this key, the first one first.
+    pub(super) async fn look_at_copies(
+        &self,
+        pool: usize,
+        own: &[u8],
+        pending: &Rc<PendingReplies>,
+    ) -> Vec<CopyReport> {
+        let places = self.places_of_copies(pool, own);
+        let connections = self.pools[pool].connections();
+        let ask = |(side, place): (Side, &Place)| {
+            let key = copy_key(own, side, place.fence?).ok()?;
+            Some(self.ask(&connections[place.server], &key, pending))
+        };
+        let asked = [Side::First, Side::Second].into_iter().zip(&places).map(ask);
+        let asked: Vec<_> = asked.collect();
+        let mut copies = Vec::new();
+        for (place, asked) in places.iter().zip(asked) {
+            let found = match asked {
+                Some(id) => received(pending.receive(id).await),
+                None => Err(Failure::NoView),
+            };
+            let server = connections[place.server].server().label().to_owned();
+            copies.push(copy_report(server, place, found, self.now().wall));
+        }
+        copies
+    }
+}
+
+/// `now`: Unix time in milliseconds.
+fn copy_report(server: String, place: &Place, found: Result<Option<Item>, Failure>, now: u64) -> CopyReport {
+    let mut copy = CopyReport {
+        server,
+        standby: place.is_standby(),
+        fence: place.fence.map(hex),
+        state: CopyState::Nothing,
+        failure: None,
+        life: None,
+        change: None,
+        ends: None,
+        value_bytes: None,
+        flags: None,
+    };
+    match found {
+        Err(why) => (copy.state, copy.failure) = (CopyState::Unknown, Some(describe::failure(why))),
+        Ok(None) => {}
+        Ok(Some(item)) => match seen_copy(&item.value) {
+            None => copy.state = CopyState::Unreadable,
+            Some(SeenCopy::Stub) => {}
+            Some(SeenCopy::Record { life, change, ends, value_bytes }) => {
+                let value_bytes = value_bytes.filter(|_| ends == 0 || ends > now);
+                copy.state = if value_bytes.is_some() { CopyState::Present } else { CopyState::Empty };
+                (copy.life, copy.change) = (Some(hex(life)), Some(change));
+                copy.ends = if ends > 0 { utc(ends) } else { None };
+                (copy.value_bytes, copy.flags) = (value_bytes, value_bytes.map(|_| item.flags));
+            }
+        },
+    }
+    copy
+}
+
+/// What the copies tell together, in one sentence.
+pub(super) fn comparison(copies: &[CopyReport]) -> &'static str {
+    let [first, second] = copies else { return "there are no copies" };
+    match (&first.life, &second.life) {
+        _ if copies.iter().any(|copy| copy.state == CopyState::Unknown) => {
+            "not both copies are known: a read returns what the other one has"
+        }
+        (None, None) => "there is no copy",
+        (None, Some(_)) => "the first copy is not there: the next read or change stores it again",
+        (Some(_), None) => "the second copy is not there: the next read or change stores it again",
+        (Some(of), Some(other)) if of != other => {
+            "the copies are of two lives: the second one counts, and the next change makes the first like it"
+        }
+        _ if first.change == second.change => "both copies have the same change",
+        _ => "the second copy lacks the last change, which is under way or has failed",
+    }
+}
