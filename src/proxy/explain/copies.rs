@@ -77,8 +77,8 @@ fn copy_report(server: String, place: &Place, found: Result<Option<Item>, Failur
 pub(super) fn comparison(copies: &[CopyReport]) -> &'static str {
     let [first, second] = copies else { return "there are no copies" };
     match (&first.life, &second.life) {
-        _ if copies.iter().any(|copy| copy.state == CopyState::Unknown) => {
-            "not both copies are known: a read returns what the other one has"
+        _ if copies.iter().any(|copy| matches!(copy.state, CopyState::Unknown | CopyState::Unreadable)) => {
+            "not both copies could be read"
         }
         (None, None) => "there is no copy",
         (None, Some(_)) => "the first copy is not there: the next read or change stores it again",
@@ -87,6 +87,41 @@ pub(super) fn comparison(copies: &[CopyReport]) -> &'static str {
             "the copies are of two lives: the second one counts, and the next change makes the first like it"
         }
         _ if first.change == second.change => "both copies have the same change",
-        _ => "the second copy lacks the last change, which is under way or has failed",
+        _ => "the copies have different changes: the later one is under way or has failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_copies_are_compared_in_one_sentence() {
+        let copy = |state, record: Option<(&str, u64)>| CopyReport {
+            server: String::new(),
+            standby: false,
+            fence: None,
+            state,
+            failure: None,
+            life: record.map(|(life, _)| life.to_owned()),
+            change: record.map(|(_, change)| change),
+            ends: None,
+            value_bytes: None,
+            flags: None,
+        };
+        let of = |record| copy(CopyState::Present, Some(record));
+        let nothing = || copy(CopyState::Nothing, None);
+        for (copies, part) in [
+            ([of(("a", 2)), of(("a", 2))], "the same change"),
+            ([of(("a", 3)), of(("a", 2))], "different changes"),
+            ([of(("a", 2)), of(("b", 2))], "two lives"),
+            ([nothing(), of(("a", 2))], "the first copy is not there"),
+            ([of(("a", 2)), nothing()], "the second copy is not there"),
+            ([nothing(), nothing()], "no copy"),
+            ([copy(CopyState::Unreadable, None), of(("a", 2))], "not both copies"),
+            ([of(("a", 2)), copy(CopyState::Unknown, None)], "not both copies"),
+        ] {
+            assert!(comparison(&copies).contains(part), "{copies:?}: {}", comparison(&copies));
+        }
     }
 }
