@@ -9,18 +9,21 @@ use crate::kinds::{Copied, Counter, Kind, List, Lock, Log, Table, Window};
 /// Writes what the settings of a structure mean, on indented lines.
 pub(super) fn write(f: &mut fmt::Formatter<'_>, kind: &Kind) -> fmt::Result {
     match kind {
-        Kind::Copied(Copied { counter }) => {
-            if let Some(Counter { ttl }) = counter {
-                writeln!(f, "    incr and decr create a counter that is not there; {}", lives(*ttl))?;
+        Kind::Copied(Copied { of }) => {
+            match of.as_deref() {
+                None => {}
+                Some(Kind::Counter(settings)) => write_counter(f, settings)?,
+                Some(kind) => write(f, kind)?,
             }
-            writeln!(f, "    each value is on two servers, and is kept while one of them lives")?;
+            writeln!(f, "    everything is on two servers, and is kept while one of them lives")?;
             writeln!(
                 f,
-                "    a change takes three round trips, and fails while a server of the two is away and nothing takes its place yet"
+                "    a change takes three round trips or more, and fails while a server of the two is away and nothing takes its \
+                 place yet"
             )
         }
-        Kind::Counter(Counter { ttl }) => {
-            writeln!(f, "    incr and decr create a counter that is not there; {}", lives(*ttl))?;
+        Kind::Counter(settings) => {
+            write_counter(f, settings)?;
             writeln!(f, "    a count that was acknowledged is kept while its server lives")
         }
         Kind::List(List { ttl }) => {
@@ -94,6 +97,10 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, kind: &Kind) -> fmt::Result {
             }
         }
     }
+}
+
+fn write_counter(f: &mut fmt::Formatter<'_>, Counter { ttl }: &Counter) -> fmt::Result {
+    writeln!(f, "    incr and decr create a counter that is not there; {}", lives(*ttl))
 }
 
 fn lives(ttl: Duration) -> String {
@@ -180,14 +187,21 @@ mod tests {
             ),
             (
                 "kind = \"raw\"\ncopies = 2",
-                "raw, in pool main\n    each value is on two servers, and is kept while one of them lives\n    a change takes \
-                 three round trips, and fails while a server of the two is away and nothing takes its place yet\n",
+                "raw, in pool main\n    everything is on two servers, and is kept while one of them lives\n    a change takes \
+                 three round trips or more, and fails while a server of the two is away and nothing takes its place yet\n",
             ),
             (
                 "kind = \"counter\"\ncopies = 2\nttl = \"90s\"",
-                "counter, in pool main\n    incr and decr create a counter that is not there; it lives for 90s\n    each value is \
-                 on two servers, and is kept while one of them lives\n    a change takes three round trips, and fails while a \
-                 server of the two is away and nothing takes its place yet\n",
+                "counter, in pool main\n    incr and decr create a counter that is not there; it lives for 90s\n    everything is \
+                 on two servers, and is kept while one of them lives\n    a change takes three round trips or more, and fails \
+                 while a server of the two is away and nothing takes its place yet\n",
+            ),
+            (
+                "kind = \"lock\"\ncopies = 2",
+                "lock, in pool main\n    add takes a lock for as long as the client's connection lives; only that connection can \
+                 delete it\n    the lock of a dead sidecar expires after 30s, unless the client sets an exptime\n    get returns \
+                 the owner\n    everything is on two servers, and is kept while one of them lives\n    a change takes three \
+                 round trips or more, and fails while a server of the two is away and nothing takes its place yet\n",
             ),
         ] {
             assert_eq!(describe(keys), expected, "{keys}");

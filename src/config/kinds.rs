@@ -85,7 +85,7 @@ fn conditional(table: &file::Rule) -> [(&'static str, &Option<Value>, &'static [
         ("max_ttl", &table.max_ttl, GUARDED),
         ("near", &table.near, GUARDED),
         ("meta_winner", &table.meta_winner, GUARDED),
-        ("copies", &table.copies, &[Raw, COUNTER]),
+        ("copies", &table.copies, &[Raw, COUNTER, LIST, LOCK, LOG, TABLE, WINDOW]),
         ("ttl", &table.ttl, STRUCTURES),
         ("fence", &table.fence, &[LOCK]),
         ("window", &table.window, &[LOG, WINDOW]),
@@ -114,7 +114,7 @@ fn word(kind: KindWord) -> &'static str {
     WORDS.iter().find(|(_, of)| *of == kind).map_or("", |(word, _)| word)
 }
 
-/// Whether the values of a rule in this pool have two copies.
+/// Whether what a rule in this pool keeps has two copies.
 pub(super) fn copies(
     v: &mut Validator<'_>,
     at: &KeyPath,
@@ -141,15 +141,18 @@ pub(super) fn structure(
     kind: Structure,
     pool: Option<&PoolSpec>,
 ) -> Option<Kind> {
+    let copies = copies(v, at, table, pool);
+    let kind = on_one_server(v, at, table, kind)?;
+    Some(match copies? {
+        true => Kind::Copied(Copied { of: Some(Box::new(kind)) }),
+        false => kind,
+    })
+}
+
+/// The same whether it has copies or not.
+fn on_one_server(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule, kind: Structure) -> Option<Kind> {
     match kind {
-        Structure::Counter => {
-            let copies = copies(v, at, table, pool);
-            let counter = Counter { ttl: lifetime(v, at, table)? };
-            Some(match copies? {
-                true => Kind::Copied(Copied { counter: Some(counter) }),
-                false => Kind::Counter(counter),
-            })
-        }
+        Structure::Counter => Some(Kind::Counter(Counter { ttl: lifetime(v, at, table)? })),
         Structure::List => Some(Kind::List(List { ttl: lifetime(v, at, table)? })),
         Structure::Lock => {
             let ttl = v.value(at, "ttl", &table.ttl, LOCK_TTL, whole_seconds(SECOND..=DAY));
@@ -208,7 +211,7 @@ mod tests {
 
     use super::WORDS;
     use crate::config::{Config, RuleKind};
-    use crate::kinds::{Copied, Kind};
+    use crate::kinds::Kind;
 
     fn read(pool: &str, rule: &str) -> Result<RuleKind, String> {
         let text = format!("[pools.main]\n{pool}\n[[rules]]\nname = \"x\"\nmatch = \"x:*\"\n{rule}");
@@ -225,25 +228,25 @@ mod tests {
     #[test]
     fn two_copies_need_a_pool_that_fails_over() {
         let three = "servers = [\"a:1\", \"b:1\", \"c:1\"]";
-        for kind in ["raw", "counter"] {
-            let rule = format!("kind = {kind:?}\ncopies = 2");
-            let RuleKind::Structure(Kind::Copied(Copied { counter })) = read(three, &rule).unwrap() else {
+        for kind in ["raw", "counter", "list", "lock", "log", "table", "window"] {
+            let window = if matches!(kind, "log" | "window") { "window = \"5m\"" } else { "" };
+            let rule = format!("kind = {kind:?}\ncopies = 2\n{window}");
+            let RuleKind::Structure(of @ Kind::Copied(_)) = read(three, &rule).unwrap() else {
                 panic!("{kind} has one copy")
             };
-            assert_eq!(counter.is_some(), kind == "counter");
+            assert_eq!(of.word(), kind);
             for pool in ["servers = [\"a:1\", \"b:1\"]", &format!("{three}\nfailover = false")] {
                 let error = read(pool, &rule).unwrap_err();
                 let expected = "copies (2) needs a pool that fails over: pool \"main\" needs at least three servers, none of \
                                 them embedded or found by a name, and failover not to be false";
                 assert!(error.contains(expected), "{error}");
             }
-            assert!(read("servers = [\"a:1\"]", &format!("kind = {kind:?}\ncopies = 1")).is_ok());
+            assert!(read("servers = [\"a:1\"]", &format!("kind = {kind:?}\ncopies = 1\n{window}")).is_ok());
         }
         let error = read(three, "kind = \"raw\"\ncopies = 3").unwrap_err();
         assert!(error.contains("copies (3) must be"), "{error}");
-        let error = read(three, "kind = \"lock\"\ncopies = 2").unwrap_err();
-        let expected =
-            "copies (2) has no effect in a lock rule: remove it, or set kind = \"raw\" or kind = \"counter\"";
+        let error = read(three, "kind = \"guarded\"\ncopies = 2").unwrap_err();
+        let expected = "copies (2) has no effect in a guarded rule: remove it, or set kind = \"raw\" or kind = \"counter\" or";
         assert!(error.contains(expected), "{error}");
     }
 }

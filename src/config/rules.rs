@@ -92,7 +92,7 @@ fn rule(
     let applicable = kind_word.is_none_or(|kind| kinds::reject_others(v, &at, &table, kind));
     let kind = match kind_word.unwrap_or(KindWord::Guarded) {
         KindWord::Raw => kinds::copies(v, &at, &table, spec).map(|copies| match copies {
-            true => RuleKind::Structure(Kind::Copied(Copied { counter: None })),
+            true => RuleKind::Structure(Kind::Copied(Copied { of: None })),
             false => RuleKind::Raw,
         }),
         KindWord::Structure(kind) => kinds::structure(v, &at, &table, kind, spec).map(RuleKind::Structure),

@@ -1,12 +1,14 @@
 //! Which machine carries out a client's command.
 
-use super::copies;
+use std::time::Duration;
+
+use super::copies::{self, OnCopies};
 use super::counter;
-use super::item::{ItemKey, own_length};
+use super::item::{INFIX, ItemKey, MAX_BELOW, own_length};
 use super::list;
 use super::lock;
 use super::log;
-use super::machine::Machine;
+use super::machine::{Machine, Order};
 use super::memory::Memory;
 use super::request::Request;
 use super::settings::{Copied, Kind};
@@ -16,18 +18,18 @@ use super::window;
 /// The length of the kind's own key in a key of a client: what follows it names a part. `prefix`: the length of the text that
 /// every key of the rule begins with.
 pub fn split(kind: &Kind, prefix: usize, key: &[u8]) -> usize {
-    match kind {
-        Kind::Copied(_) | Kind::Counter(_) | Kind::Lock(_) | Kind::Window(_) => key.len(),
-        Kind::List(_) | Kind::Log(_) => own_length(b'@', prefix, key),
-        Kind::Table(_) => own_length(b'/', prefix, key),
+    match kind.structure() {
+        None | Some(Kind::Copied(_) | Kind::Counter(_) | Kind::Lock(_) | Kind::Window(_)) => key.len(),
+        Some(Kind::List(_) | Kind::Log(_)) => own_length(b'@', prefix, key),
+        Some(Kind::Table(_)) => own_length(b'/', prefix, key),
     }
 }
 
 /// The same for a command with a value, in which the key of a window with `unique` ends at the last ':', before the visitor. `length`
 /// is what [`split`] has returned.
 pub fn split_store(kind: &Kind, length: usize, key: &[u8]) -> usize {
-    match kind {
-        Kind::Window(window) if window.unique => memchr::memrchr(b':', key).unwrap_or(length),
+    match kind.structure() {
+        Some(Kind::Window(window)) if window.unique => memchr::memrchr(b':', key).unwrap_or(length),
         _ => length,
     }
 }
@@ -35,8 +37,9 @@ pub fn split_store(kind: &Kind, length: usize, key: &[u8]) -> usize {
 /// The error for a command that this kind does not have, which names those that it has.
 pub fn commands_of(kind: &Kind) -> &'static str {
     match kind {
-        Kind::Copied(Copied { counter: None }) => copies::COMMANDS,
-        Kind::Copied(_) | Kind::Counter(_) => counter::COMMANDS,
+        Kind::Copied(Copied { of: None }) => copies::COMMANDS,
+        Kind::Copied(Copied { of: Some(kind) }) => commands_of(kind),
+        Kind::Counter(_) => counter::COMMANDS,
         Kind::List(_) => list::COMMANDS,
         Kind::Lock(_) => lock::COMMANDS,
         Kind::Log(_) => log::COMMANDS,
@@ -49,12 +52,12 @@ pub fn commands_of(kind: &Kind) -> &'static str {
 /// The items that tell what a structure has, if none is under its own key: of a window or log those of its slots, of a list or table those
 /// of its shards. Of other kinds, none. `now`: wall time in ms.
 pub fn items_below(kind: &Kind, own: &[u8], now: u64) -> Vec<ItemKey> {
-    match kind {
-        Kind::Copied(_) | Kind::Counter(_) | Kind::Lock(_) => Vec::new(),
-        Kind::List(_) => list::items_below(own),
-        Kind::Table(_) => table::items_below(own),
-        Kind::Log(settings) => log::items_below(settings, own, now),
-        Kind::Window(settings) => window::items_below(settings, own, now),
+    match kind.structure() {
+        None | Some(Kind::Copied(_) | Kind::Counter(_) | Kind::Lock(_)) => Vec::new(),
+        Some(Kind::List(_)) => list::items_below(own),
+        Some(Kind::Table(_)) => table::items_below(own),
+        Some(Kind::Log(settings)) => log::items_below(settings, own, now),
+        Some(Kind::Window(settings)) => window::items_below(settings, own, now),
     }
 }
 
@@ -69,13 +72,56 @@ pub fn begin(
     now: u64,
 ) -> Result<Box<dyn Machine>, &'static str> {
     Ok(match kind {
-        Kind::Copied(settings) => copies::begin(settings, key, request, now)?,
+        Kind::Copied(Copied { of }) => begin_on_copies(of.as_deref(), key, length, request, memory, now)?,
         Kind::Counter(settings) => Box::new(counter::begin(settings, key, request, now)?),
         Kind::List(settings) => list::begin(settings, key, length, request)?,
-        Kind::Lock(settings) => lock::begin(settings, key, request, now)?,
-        Kind::Log(settings) => log::begin(settings, key, length, request, &memory.log_ends, now)?,
+        Kind::Lock(settings) => lock::begin(settings, key, request, Order::Kept, now)?,
+        Kind::Log(settings) => log::begin(settings, key, length, request, Some(&memory.log_ends), now)?,
         // An element is stored by the client's own command: see `note`.
         Kind::Table(_) => table::begin(&key[..length], request)?,
-        Kind::Window(settings) => window::begin(settings, key, length, request, now)?,
+        Kind::Window(settings) => window::begin(settings, key, length, request, Order::Kept, now)?,
     })
+}
+
+/// The same for what is on two servers. `kind`: `None` for a raw value.
+fn begin_on_copies(
+    kind: Option<&Kind>,
+    key: &[u8],
+    length: usize,
+    request: Request<'_>,
+    memory: &Memory,
+    now: u64,
+) -> Result<Box<dyn Machine>, &'static str> {
+    let machine = match kind {
+        None => return Ok(Box::new(copies::begin(None, Duration::ZERO, key, request, now)?)),
+        Some(Kind::Counter(settings)) => {
+            return Ok(Box::new(copies::begin(Some(settings), Duration::ZERO, key, request, now)?));
+        }
+        Some(Kind::Table(settings)) if length < key.len() => {
+            match table::begin_element(settings, key, length, request, now)? {
+                Some(machine) => machine,
+                None => return Ok(Box::new(copies::begin(None, settings.ttl, key, request, now)?)),
+            }
+        }
+        Some(Kind::Lock(settings)) => lock::begin(settings, key, request, Order::NotKept, now)?,
+        Some(Kind::Log(settings)) => log::begin(settings, key, length, request, None, now)?,
+        Some(Kind::Window(settings)) => window::begin(settings, key, length, request, Order::NotKept, now)?,
+        Some(kind) => begin(kind, key, length, request, memory, now)?,
+    };
+    copies::check_length(longest_item(kind, key, length))?;
+    Ok(Box::new(match kind {
+        // A tail that has seen what is undone would miss what comes in its place.
+        Some(Kind::Log(_)) => OnCopies::reading_both(machine),
+        _ => OnCopies::new(machine),
+    }))
+}
+
+/// The length of the longest key of an item that a command on this key uses.
+fn longest_item(kind: Option<&Kind>, key: &[u8], length: usize) -> usize {
+    match kind {
+        // That of a visitor.
+        Some(Kind::Window(_)) if length < key.len() => key.len() + INFIX.len(),
+        Some(Kind::Table(_)) => key.len().max(length + MAX_BELOW),
+        _ => length + MAX_BELOW,
+    }
 }

@@ -24,6 +24,17 @@ pub(super) fn remaining(exptime: i64, now: u64) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds))
 }
 
+/// The exptime of an item that a client wants to live for this exptime, and that lives for at most `ttl`, unless that is zero. `now`:
+/// wall time in ms.
+pub(super) fn limited(own: i64, ttl: Duration, now: u64) -> i64 {
+    match remaining(own, now) {
+        _ if ttl.is_zero() => own,
+        Some(left) if left <= ttl => own,
+        None if own != 0 => own,
+        _ => exptime(ttl, now),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,6 +51,21 @@ mod tests {
             (2_592_000_001, 1_702_592_001),
         ] {
             assert_eq!(exptime(Duration::from_millis(ms), now), expected, "{ms}");
+        }
+    }
+
+    #[test]
+    fn an_exptime_is_limited_by_a_ttl() {
+        let now = 1_700_000_000_900;
+        for (own, limit, expected) in [
+            (0, 0, 0),
+            (0, 60, 60),
+            (59, 60, 59),
+            (61, 60, 60),
+            (1_700_000_030, 60, 1_700_000_030),
+            (-1, 60, -1),
+        ] {
+            assert_eq!(limited(own, Duration::from_secs(limit), now), expected, "{own}");
         }
     }
 }

@@ -18,6 +18,8 @@ pub struct Hold {
     pub(super) flags: u32,
     pub(super) cas: Cas,
     pub(super) ttl: Duration,
+    /// How much longer its item lives, so that nobody else has the lock while the holder may rely on it.
+    pub(super) margin: Duration,
 }
 
 impl Hold {
@@ -33,8 +35,7 @@ impl Hold {
 
     /// Stores the item, if `cas` is still that of what is there.
     pub(super) fn store(&self, mode: Mode, cas: Option<Cas>) -> Command {
-        // memcached ends a TTL of n seconds up to a second early.
-        let exptime = exptime(self.ttl + Duration::from_secs(1), 0);
+        let exptime = exptime(self.ttl + self.margin, 0);
         let value = self.item.clone();
         let operation = Operation::Store { mode, value, flags: self.flags, exptime, cas };
         Command { key: self.key.clone(), operation }

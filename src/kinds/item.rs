@@ -13,8 +13,11 @@ pub type ItemKey = SmallVec<[u8; 64]>;
 pub(super) const TOO_LONG: &str =
     "CLIENT_ERROR the key of a structure is too long for the items below it\r\n";
 
+/// The most bytes that an item's key has behind the structure's own key, other than that of a visitor.
+pub(super) const MAX_BELOW: usize = INFIX.len() + 16;
+
 /// The longest key of an item, in bytes.
-const MAX_KEY: usize = 250;
+pub(super) const MAX_KEY: usize = 250;
 
 /// The key of an item below a structure's own key.
 pub(super) fn item_below(own: &[u8], name: &[u8]) -> Result<ItemKey, &'static str> {

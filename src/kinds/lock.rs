@@ -5,7 +5,9 @@
 //!
 //! With a fence, the item is made in two steps: it is created without an owner, then the number is drawn, then the item is
 //! replaced by one with the owner and the number. Whoever creates the item draws after everyone who had the lock before, so the
-//! numbers of acknowledged holds only grow.
+//! numbers of acknowledged holds only grow. Servers that keep the order of a round trip do the first two of these in one.
+
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -13,7 +15,7 @@ use super::command::{Cas, Command, Mode, Operation, Replies, Reply, Value};
 use super::expiry::remaining;
 use super::hold::Hold;
 use super::item::{ItemKey, item_below};
-use super::machine::{Inputs, Machine, Outcome, Step};
+use super::machine::{Inputs, Machine, Order, Outcome, Step};
 use super::request::{Request, Verb};
 use super::settings::Lock;
 use crate::error::Failure;
@@ -32,6 +34,10 @@ const TAKEN: u8 = b' ';
 const BEING_TAKEN: u8 = b'?';
 /// The name of the item with the last fencing number.
 const FENCE: &[u8] = b"fence";
+/// How much longer than its TTL an item lives: memcached ends a TTL of n seconds up to a second early.
+const MARGIN: Duration = Duration::from_secs(1);
+/// The same for an item with two copies, which ends by the clocks of sidecars: what these may differ by is added.
+const COPIES_MARGIN: Duration = Duration::from_secs(3);
 /// The most commands of one renewal or release; after that, the state of the lock is unknown.
 const MAX_ROUNDS: u8 = 4;
 
@@ -40,6 +46,7 @@ pub(super) fn begin(
     settings: &Lock,
     key: &[u8],
     request: Request<'_>,
+    order: Order,
     now: u64,
 ) -> Result<Box<dyn Machine>, &'static str> {
     let key = ItemKey::from_slice(key);
@@ -53,8 +60,10 @@ pub(super) fn begin(
             };
             let fence = if settings.fence { item_below(&key, FENCE).map(Some)? } else { None };
             let cas = Cas { number: 0, epoch: 0 };
-            let hold = Hold { key, item: Bytes::new(), flags, cas, ttl };
-            Ok(Box::new(Take { hold, owner: Bytes::copy_from_slice(data), fence, step: 0 }))
+            let margin = if order == Order::Kept { MARGIN } else { COPIES_MARGIN };
+            let hold = Hold { key, item: Bytes::new(), flags, cas, ttl, margin };
+            let owner = Bytes::copy_from_slice(data);
+            Ok(Box::new(Take { hold, owner, fence, order, step: TakeStep::Begin }))
         }
         // The client's connection has no such lock.
         Request::Delete => Ok(Box::new(NotHeld)),
@@ -108,53 +117,89 @@ struct Take {
     owner: Bytes,
     /// The item with the last number; `None` without a fence.
     fence: Option<ItemKey>,
-    step: u8,
+    order: Order,
+    step: TakeStep,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TakeStep {
+    Begin,
+    /// The item is created, and then the number is drawn if the order of both is kept.
+    Creating,
+    /// The number is drawn. The item has this CAS.
+    Drawing(Cas),
+    /// The item is replaced by one with the number.
+    Numbering,
 }
 
 impl Take {
     fn store(&self, mode: Mode, cas: Option<Cas>) -> Command {
         self.hold.store(mode, cas)
     }
+
+    fn begin(&mut self, inputs: &Inputs) -> Step {
+        let token = format!("{:016x}", inputs.random);
+        let mut item = BytesMut::from(token.as_bytes());
+        match &self.fence {
+            Some(_) => item.put_u8(BEING_TAKEN),
+            None => {
+                item.put_u8(TAKEN);
+                item.extend_from_slice(&self.owner);
+            }
+        }
+        self.hold.item = item.freeze();
+        self.step = TakeStep::Creating;
+        let mut commands = vec![self.store(Mode::Add, None)];
+        if self.order == Order::Kept {
+            commands.extend(self.draw(inputs));
+        }
+        Step::Send(commands)
+    }
+
+    /// Draws the number, if there is a fence.
+    fn draw(&self, inputs: &Inputs) -> Option<Command> {
+        // Larger than every number that a server could have lost.
+        let count = Operation::Count { decr: false, delta: 1, initial: inputs.now, exptime: 0 };
+        self.fence.as_ref().map(|key| Command { key: key.clone(), operation: count })
+    }
+
+    /// Replaces the item, which was created with this CAS, by one with the number.
+    fn number(&mut self, cas: Cas, number: u64) -> Step {
+        let mut item = BytesMut::from(&self.hold.item[..TOKEN]);
+        item.put_u8(TAKEN);
+        item.extend_from_slice(&self.owner);
+        item.extend_from_slice(format!(" {number}").as_bytes());
+        self.hold.item = item.freeze();
+        self.step = TakeStep::Numbering;
+        Step::Send(vec![self.store(Mode::Set, Some(cas))])
+    }
+
+    fn taken(&mut self, cas: Cas) -> Step {
+        self.hold.cas = cas;
+        Step::Done(Outcome::Locked(Box::new(self.hold.clone())))
+    }
 }
 
 impl Machine for Take {
     fn resume(&mut self, replies: Replies, inputs: &Inputs) -> Step {
-        self.step += 1;
-        match (self.step, &replies[..], &self.fence) {
-            (1, _, fence) => {
-                let token = format!("{:016x}", inputs.random);
-                let follows = if fence.is_some() { BEING_TAKEN } else { TAKEN };
-                let mut item = BytesMut::from(token.as_bytes());
-                item.put_u8(follows);
-                if fence.is_none() {
-                    item.extend_from_slice(&self.owner);
+        use TakeStep::{Begin, Creating, Drawing, Numbering};
+        match (self.step, &replies[..]) {
+            (Begin, _) => self.begin(inputs),
+            (Creating, [Reply::Stored(cas), Reply::Number(number, ..)]) => self.number(*cas, *number),
+            (Creating, [Reply::Stored(cas)]) => match self.draw(inputs) {
+                None => self.taken(*cas),
+                Some(draw) => {
+                    self.step = Drawing(*cas);
+                    Step::Send(vec![draw])
                 }
-                self.hold.item = item.freeze();
-                let mut commands = vec![self.store(Mode::Add, None)];
-                if let Some(key) = fence {
-                    // Larger than every number that a server could have lost.
-                    let count = Operation::Count { decr: false, delta: 1, initial: inputs.now, exptime: 0 };
-                    commands.push(Command { key: key.clone(), operation: count });
-                }
-                Step::Send(commands)
-            }
-            (2, [Reply::Stored(cas)], None) | (3, [Reply::Stored(cas)], Some(_)) => {
-                self.hold.cas = *cas;
-                Step::Done(Outcome::Locked(Box::new(self.hold.clone())))
-            }
-            (2, [Reply::Stored(cas), Reply::Number(number, ..)], Some(_)) => {
-                let mut item = BytesMut::from(&self.hold.item[..TOKEN]);
-                item.put_u8(TAKEN);
-                item.extend_from_slice(&self.owner);
-                item.extend_from_slice(format!(" {number}").as_bytes());
-                self.hold.item = item.freeze();
-                Step::Send(vec![self.store(Mode::Set, Some(*cas))])
-            }
+            },
+            (Drawing(cas), [Reply::Number(number, ..)]) => self.number(cas, *number),
+            (Numbering, [Reply::Stored(cas)]) => self.taken(*cas),
             // The item was lost before it had a number.
-            (3, [Reply::Exists | Reply::Absent], _) => Step::Done(Outcome::Failed(Failure::Refused)),
-            (_, [Reply::NotStored | Reply::Exists, ..], _) => Step::Done(Outcome::NotStored),
-            (_, [Reply::TooLarge, ..], _) => Step::Done(Outcome::TooLarge),
-            (_, [Reply::Failed(failure), ..] | [_, Reply::Failed(failure)], _) => {
+            (Numbering, [Reply::Exists | Reply::Absent]) => Step::Done(Outcome::Failed(Failure::Refused)),
+            (_, [Reply::NotStored | Reply::Exists, ..]) => Step::Done(Outcome::NotStored),
+            (_, [Reply::TooLarge, ..]) => Step::Done(Outcome::TooLarge),
+            (_, [Reply::Failed(failure), ..] | [_, Reply::Failed(failure)]) => {
                 Step::Done(Outcome::Failed(*failure))
             }
             _ => Step::Done(Outcome::Failed(Failure::Refused)),
@@ -236,7 +281,7 @@ mod tests {
     fn take(fence: bool, exptime: i64) -> Box<dyn Machine> {
         let settings = Lock { ttl: Duration::from_secs(30), fence };
         let add = Request::Store { verb: Verb::Add, data: b"me", flags: 7, exptime };
-        begin(&settings, b"k", add, INPUTS.now).unwrap()
+        begin(&settings, b"k", add, Order::Kept, INPUTS.now).unwrap()
     }
 
     fn sent(step: Step) -> Vec<Command> {
@@ -275,7 +320,11 @@ mod tests {
         let settings = Lock { ttl: Duration::from_secs(30), fence: false };
         for over in [-1, 1_700_000_000, 1_600_000_000] {
             let add = Request::Store { verb: Verb::Add, data: b"me", flags: 0, exptime: over };
-            assert_eq!(begin(&settings, b"k", add, INPUTS.now).err(), Some(ALREADY_OVER), "{over}");
+            assert_eq!(
+                begin(&settings, b"k", add, Order::Kept, INPUTS.now).err(),
+                Some(ALREADY_OVER),
+                "{over}"
+            );
         }
     }
 
@@ -285,7 +334,7 @@ mod tests {
         for (length, refused) in [(MAX_OWNER, None), (MAX_OWNER + 1, Some(TOO_LONG))] {
             let owner = vec![b'x'; length];
             let add = Request::Store { verb: Verb::Add, data: &owner, flags: 0, exptime: 0 };
-            assert_eq!(begin(&settings, b"k", add, INPUTS.now).err(), refused);
+            assert_eq!(begin(&settings, b"k", add, Order::Kept, INPUTS.now).err(), refused);
         }
     }
 
@@ -319,6 +368,23 @@ mod tests {
     }
 
     #[test]
+    fn where_the_order_of_a_round_trip_is_not_kept_the_number_is_drawn_behind_the_creation() {
+        let settings = Lock { ttl: Duration::from_secs(30), fence: true };
+        let add = Request::Store { verb: Verb::Add, data: b"me", flags: 7, exptime: 0 };
+        let mut machine = begin(&settings, b"k", add, Order::NotKept, INPUTS.now).unwrap();
+        let commands = sent(machine.resume(smallvec![], &INPUTS));
+        assert!(matches!(&commands[..], [Command { operation: Operation::Store { exptime: 33, .. }, .. }]));
+        let commands = sent(machine.resume(smallvec![Reply::Stored(cas(8))], &INPUTS));
+        assert!(matches!(&commands[..], [Command { operation: Operation::Count { .. }, .. }]));
+        let commands = sent(machine.resume(smallvec![Reply::Number(42, cas(1), None)], &INPUTS));
+        let Operation::Store { value, cas: over, .. } = &commands[0].operation else {
+            panic!("{commands:?}")
+        };
+        assert_eq!((value, *over), (&Bytes::from(format!("{TOKEN_TEXT} me 42")), Some(cas(8))));
+        assert_eq!(held(&mut *machine, smallvec![Reply::Stored(cas(9))]).cas, cas(9));
+    }
+
+    #[test]
     fn a_lock_that_is_being_taken_has_no_owner_and_a_foreign_item_is_shown_as_it_is() {
         for (stored, shown) in [
             ("0000000000000abc me", Some("me")),
@@ -328,7 +394,7 @@ mod tests {
             ("not a hex token. me", Some("not a hex token. me")),
         ] {
             let settings = Lock { ttl: Duration::from_secs(30), fence: false };
-            let mut machine = begin(&settings, b"k", Request::Get, INPUTS.now).unwrap();
+            let mut machine = begin(&settings, b"k", Request::Get, Order::Kept, INPUTS.now).unwrap();
             sent(machine.resume(smallvec![], &INPUTS));
             let item = Value { data: Bytes::from(stored), flags: 0, cas: cas(1), ttl: None };
             let found = match machine.resume(smallvec![Reply::Item(item)], &INPUTS) {

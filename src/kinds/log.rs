@@ -6,6 +6,9 @@
 //! seen no number of the slot, the place decides. So a part has at most [`PART`] and what was appended at the same time, and no
 //! writer has to find out that a part is full. Slots are named by their absolute number, so no name is ever used twice.
 //!
+//! Where the order of a round trip is not kept, the place is reserved before the entry is appended, and a read reads the parts once more
+//! until those behind the newest have not changed.
+//!
 //! A tail looks at the previous slot until the current one is over. An append that is not acknowledged by then has failed, so an
 //! acknowledged entry is in a place that every tail still looks at. A read gets the newest part first: an entry that was appended
 //! after another was acknowledged through the same process is never read without it: that process never goes back to a part before.
@@ -26,7 +29,7 @@ pub(super) use self::ends::LogEnds;
 use self::read::Read;
 use self::slots::{Slots, reserved_key};
 use super::item::{ItemKey, TOO_LONG};
-use super::machine::Machine;
+use super::machine::{Machine, Order};
 use super::request::{Request, Verb};
 use super::settings::Log;
 
@@ -49,13 +52,14 @@ pub(super) fn items_below(settings: &Log, own: &[u8], now: u64) -> Vec<ItemKey> 
     (slots.oldest()..=slots.current + 1).filter_map(|slot| reserved_key(own, slot).ok()).collect()
 }
 
-/// Begins a client's command. The first `length` bytes of `key` are the log's own key.
+/// Begins a client's command. The first `length` bytes of `key` are the log's own key. `ends`: what this process knows of the logs of the
+/// rule, if the order of commands in a round trip is kept.
 pub(super) fn begin(
     settings: &Log,
     key: &[u8],
     length: usize,
     request: Request<'_>,
-    ends: &Arc<LogEnds>,
+    ends: Option<&Arc<LogEnds>>,
     now: u64,
 ) -> Result<Box<dyn Machine>, &'static str> {
     let (own, rest) = key.split_at(length);
@@ -73,7 +77,7 @@ pub(super) fn begin(
             }
             let data = Bytes::copy_from_slice(data);
             let own = ItemKey::from_slice(own);
-            Box::new(Append::new(own, settings.clone(), data, Arc::clone(ends), slots))
+            Box::new(Append::new(own, settings.clone(), data, ends.cloned(), slots))
         }
         Request::Get => {
             let place = match rest {
@@ -95,7 +99,8 @@ pub(super) fn begin(
                 }
                 Some(Place::Behind(_)) => return Err(NOT_A_PLACE),
             }
-            Box::new(Read::new(ItemKey::from_slice(own), first, last, behind, slots))
+            let order = if ends.is_some() { Order::Kept } else { Order::NotKept };
+            Box::new(Read::new(ItemKey::from_slice(own), first, last, behind, slots, order))
         }
         _ => return Err(COMMANDS),
     })

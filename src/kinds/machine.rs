@@ -21,6 +21,21 @@ pub trait Machine: std::fmt::Debug {
     fn resume(&mut self, replies: Replies, inputs: &Inputs) -> Step;
 }
 
+impl Machine for Box<dyn Machine> {
+    fn resume(&mut self, replies: Replies, inputs: &Inputs) -> Step {
+        (**self).resume(replies, inputs)
+    }
+}
+
+/// Whether the commands of a round trip are carried out in the order in which they are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// They are: by one server, which numbers its items in one sequence too.
+    Kept,
+    /// Only those on the same item are.
+    NotKept,
+}
+
 /// What happens next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {

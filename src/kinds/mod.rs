@@ -1,8 +1,8 @@
 //! The structures that a rule may give to its keys, besides raw and guarded ones: what they do with a client's command.
 //!
 //! A kind is a state machine for one command: it gives the commands of a round trip, takes the replies, and ends with an outcome.
-//! All items of one key are on the server of that key, so that a round trip goes to one server. The wire format of their keys is
-//! in `item`.
+//! All items of one key are on the server of that key, so that a round trip goes to one server, or each of them is on the same two.
+//! The wire format of their keys is in `item`.
 //!
 //! The modules are in the order in which a command meets them. Each imports only those below it.
 
@@ -29,7 +29,7 @@ mod settings;
 mod model;
 
 pub use command::{Cas, Command, Commands, Mode, Operation, Replies, Reply, Value};
-pub use copies::{SeenCopy, copy_key, seen_copy};
+pub use copies::{COPY_BYTES, OnCopies, SeenCopy, copy_key, seen_copy};
 pub use dispatch::{begin, commands_of, items_below, split, split_store};
 pub use hold::Hold;
 pub use item::{INFIX, ItemKey, is_reserved};

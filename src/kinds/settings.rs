@@ -5,7 +5,7 @@ use std::time::Duration;
 /// What a rule's keys are, besides raw and guarded ones, with the settings of the rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
-    /// A value on two servers.
+    /// A raw value or any kind, on two servers.
     Copied(Copied),
     /// A number that each command changes at once.
     Counter(Counter),
@@ -25,8 +25,9 @@ impl Kind {
     /// The word in the configuration.
     pub fn word(&self) -> &'static str {
         match self {
-            Kind::Copied(Copied { counter: None }) => "raw",
-            Kind::Copied(Copied { counter: Some(_) }) | Kind::Counter(_) => "counter",
+            Kind::Copied(Copied { of: None }) => "raw",
+            Kind::Copied(Copied { of: Some(kind) }) => kind.word(),
+            Kind::Counter(_) => "counter",
             Kind::List(_) => "list",
             Kind::Lock(_) => "lock",
             Kind::Log(_) => "log",
@@ -39,13 +40,26 @@ impl Kind {
     pub fn is_one_command(&self) -> bool {
         matches!(self, Kind::Counter(_))
     }
+
+    /// Whether everything is on two servers.
+    pub fn is_copied(&self) -> bool {
+        matches!(self, Kind::Copied(_))
+    }
+
+    /// The kind, however many servers its items are on; `None`: a raw value on two servers.
+    pub fn structure(&self) -> Option<&Kind> {
+        match self {
+            Kind::Copied(Copied { of }) => of.as_deref(),
+            kind => Some(kind),
+        }
+    }
 }
 
-/// The settings of a value on two servers.
+/// The settings of what is on two servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copied {
-    /// Those of the counter that it is; `None`: a raw value.
-    pub counter: Option<Counter>,
+    /// The kind whose items each have two copies; `None`: a raw value.
+    pub of: Option<Box<Kind>>,
 }
 
 /// The settings of a counter.

@@ -8,10 +8,13 @@
 //! A writer that is overtaken by such a write between the name and the element appends the name once more: it compares the CAS of
 //! its append with the one behind the element.
 
+mod element;
+
 use std::collections::HashMap;
 
 use bytes::{Bytes, BytesMut};
 
+pub(super) use self::element::begin as begin_element;
 use super::command::{Cas, Command, Commands, Mode, Operation, Replies, Reply};
 use super::item::ItemKey;
 use super::machine::{Inputs, Machine, Outcome, Step};

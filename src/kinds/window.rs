@@ -6,7 +6,8 @@
 //!
 //! With `unique`, a marker for each visitor names the slot in which the visitor was counted. It ends with that slot, or with a
 //! delete of the window: a marker whose CAS is below that of the item which the delete has left does not count, because a server
-//! numbers all its items in one sequence.
+//! numbers all its items in one sequence. Where the items are not on one server, the item that a delete leaves has a number drawn for it,
+//! which the markers from then on name.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use super::counter::number;
 use super::expiry::exptime;
 use super::gets::Gets;
 use super::item::{ItemKey, NumberedKey, item_below, numbered_item};
-use super::machine::{Inputs, Machine, Outcome, Step};
+use super::machine::{Inputs, Machine, Order, Outcome, Step};
 use super::request::{Request, Verb};
 use super::settings::Window;
 use crate::error::Failure;
@@ -108,6 +109,7 @@ pub(super) fn begin(
     key: &[u8],
     length: usize,
     request: Request<'_>,
+    order: Order,
     now: u64,
 ) -> Result<Box<dyn Machine>, &'static str> {
     let (own, rest) = key.split_at(length);
@@ -128,6 +130,8 @@ pub(super) fn begin(
                 deleted: item_below(own, DELETED)?,
                 slot: slot_key(own, slots.current)?,
                 slots,
+                order,
+                generation: Bytes::new(),
                 step: VisitStep::Begin,
             })
         }
@@ -232,16 +236,9 @@ impl Machine for Remove {
     fn resume(&mut self, replies: Replies, inputs: &Inputs) -> Step {
         if !std::mem::replace(&mut self.sent, true) {
             let exptime = exptime(self.slots.ttl(), inputs.now);
-            let leave = |key| Command {
-                key,
-                operation: Operation::Store {
-                    mode: Mode::Set,
-                    value: Bytes::new(),
-                    flags: 0,
-                    exptime,
-                    cas: None,
-                },
-            };
+            let value = Bytes::from(format!("{:016x}", inputs.random));
+            let operation = Operation::Store { mode: Mode::Set, value, flags: 0, exptime, cas: None };
+            let leave = |key| Command { key, operation };
             let delete = |key| Command { key, operation: Operation::Delete { cas: None } };
             let left = self.left.take().map(leave);
             return Step::Send(left.into_iter().chain(self.keys.drain(..).map(delete)).collect());
@@ -266,6 +263,9 @@ struct Visit {
     deleted: ItemKey,
     slot: ItemKey,
     slots: Slots,
+    order: Order,
+    /// What the last delete has left, if the order of items is not known.
+    generation: Bytes,
     step: VisitStep,
 }
 
@@ -274,14 +274,20 @@ enum VisitStep {
     Begin,
     /// The marker is added, and read in case there was one.
     Add,
-    /// A marker that does not count any more is replaced.
+    /// The marker and what a delete has left are read.
+    Look,
+    /// A marker that does not count any more is replaced, or one that is not there is added.
     Replace,
     Count,
 }
 
 impl Visit {
     fn mark(&self, mode: Mode, cas: Option<super::command::Cas>, now: u64) -> Command {
-        let value = Bytes::from(self.slots.current.to_string());
+        let slot = self.slots.current.to_string();
+        let value = match &self.generation[..] {
+            [] => Bytes::from(slot),
+            generation => Bytes::from([slot.as_bytes(), b" ", generation].concat()),
+        };
         let exptime = exptime(self.slots.marker_ttl(), now);
         let operation = Operation::Store { mode, value, flags: 0, exptime, cas };
         Command { key: self.marker.clone(), operation }
@@ -296,12 +302,31 @@ impl Visit {
 
     /// Whether the visitor of this marker is in the window.
     fn counts(&self, marker: &Value, deleted: &Reply) -> bool {
-        let is_inside = number(&marker.data).is_some_and(|slot| slot >= self.slots.oldest());
-        let is_older = match deleted {
-            Reply::Item(left) => left.cas.epoch == marker.cas.epoch && left.cas.number > marker.cas.number,
+        let mut words = marker.data.splitn(2, |byte| *byte == b' ');
+        let is_inside = words.next().and_then(number).is_some_and(|slot| slot >= self.slots.oldest());
+        let is_older = match (deleted, self.order) {
+            (Reply::Item(left), Order::Kept) => {
+                left.cas.epoch == marker.cas.epoch && left.cas.number > marker.cas.number
+            }
+            (Reply::Item(left), Order::NotKept) => words.next() != Some(&left.data[..]),
             _ => false,
         };
         is_inside && !is_older
+    }
+
+    /// The marker and what a delete has left were read.
+    fn looked(&mut self, marker: &Reply, deleted: &Reply, now: u64) -> Step {
+        let over = match marker {
+            Reply::Item(marker) if self.counts(marker, deleted) => return Step::Done(Outcome::NotStored),
+            Reply::Item(marker) => Some(marker.cas),
+            _ => None,
+        };
+        if let Reply::Item(left) = deleted {
+            self.generation = left.data.clone();
+        }
+        self.step = VisitStep::Replace;
+        let mode = if over.is_some() { Mode::Set } else { Mode::Add };
+        Step::Send(vec![self.mark(mode, over, now)])
     }
 }
 
@@ -316,11 +341,18 @@ impl Machine for Visit {
         }
         match (self.step, &replies[..]) {
             (VisitStep::Begin, _) => {
-                self.step = VisitStep::Add;
                 let get = |key: &ItemKey| Command { key: key.clone(), operation: Operation::Get };
-                let add = self.mark(Mode::Add, None, inputs.now);
-                Step::Send(vec![add, get(&self.marker), get(&self.deleted)])
+                let mut commands = vec![get(&self.marker), get(&self.deleted)];
+                self.step = match self.order {
+                    Order::Kept => {
+                        commands.insert(0, self.mark(Mode::Add, None, inputs.now));
+                        VisitStep::Add
+                    }
+                    Order::NotKept => VisitStep::Look,
+                };
+                Step::Send(commands)
             }
+            (VisitStep::Look, [marker, deleted]) => self.looked(marker, deleted, inputs.now),
             (VisitStep::Add, [Reply::Stored(_), ..]) | (VisitStep::Replace, [Reply::Stored(_)]) => {
                 self.count(inputs.now)
             }
@@ -332,7 +364,7 @@ impl Machine for Visit {
                 Step::Send(vec![self.mark(Mode::Set, Some(marker.cas), inputs.now)])
             }
             // Another command has just counted the visitor.
-            (VisitStep::Add | VisitStep::Replace, _) => Step::Done(Outcome::NotStored),
+            (VisitStep::Add | VisitStep::Look | VisitStep::Replace, _) => Step::Done(Outcome::NotStored),
             (VisitStep::Count, [Reply::Number(_, cas, _)]) => Step::Done(Outcome::Stored(cas.number)),
             (VisitStep::Count, [Reply::NotANumber]) => Step::Done(Outcome::NotANumber),
             (VisitStep::Count, _) => Step::Done(Outcome::Failed(Failure::Refused)),
@@ -371,7 +403,7 @@ mod tests {
     }
 
     fn sum_of(smooth: bool, now: u64, items: Vec<(ItemKey, Bytes)>) -> String {
-        let mut machine = begin(&settings(smooth, false), b"k", 1, Request::Get, now).unwrap();
+        let mut machine = begin(&settings(smooth, false), b"k", 1, Request::Get, Order::Kept, now).unwrap();
         sent(machine.resume(smallvec![], &inputs(now)));
         match machine.resume(smallvec![Reply::Items(Items::from_iter(items))], &inputs(now)) {
             Step::Done(Outcome::Value { data, .. }) => String::from_utf8(data.to_vec()).unwrap(),
@@ -382,7 +414,7 @@ mod tests {
     #[test]
     fn a_count_goes_to_the_current_slot_and_the_other_slots_are_read_in_the_same_round_trip() {
         let count = Request::Count { decr: false, delta: 3, initial: None };
-        let mut machine = begin(&settings(false, false), b"k", 1, count, START + 500).unwrap();
+        let mut machine = begin(&settings(false, false), b"k", 1, count, Order::Kept, START + 500).unwrap();
         let commands = sent(machine.resume(smallvec![], &inputs(START + 500)));
         let current = START / 2_000;
         assert_eq!(commands[0].key, slot_key(b"k", current).unwrap());
@@ -409,7 +441,7 @@ mod tests {
             // The oldest count that is not older than the window was made in this slot.
             let oldest = (now - 10_000) / 2_000;
             let key = slot_key(b"k", oldest).unwrap();
-            let sum = begin(&settings(false, false), b"k", 1, Request::Get, now)
+            let sum = begin(&settings(false, false), b"k", 1, Request::Get, Order::Kept, now)
                 .unwrap()
                 .resume(smallvec![], &inputs(now));
             let Operation::GetMany(keys) = &sent(sum)[0].operation else { panic!("no get") };
@@ -435,7 +467,7 @@ mod tests {
     fn a_line_of_keys_is_never_longer_than_memcached_takes() {
         let own = [b'k'; 200];
         let settings = Window { window: Duration::from_secs(100), slots: 100, smooth: false, unique: false };
-        let mut machine = begin(&settings, &own, own.len(), Request::Get, START).unwrap();
+        let mut machine = begin(&settings, &own, own.len(), Request::Get, Order::Kept, START).unwrap();
         let commands = sent(machine.resume(smallvec![], &inputs(START)));
         let mut all = 0;
         for command in &commands {
@@ -459,7 +491,7 @@ mod tests {
             (current, left(8), false),
         ] {
             let add = Request::Store { verb: Verb::Add, data: b"", flags: 0, exptime: 0 };
-            let mut machine = begin(&settings(false, true), b"k:joe", 1, add, START).unwrap();
+            let mut machine = begin(&settings(false, true), b"k:joe", 1, add, Order::Kept, START).unwrap();
             assert_eq!(&sent(machine.resume(smallvec![], &inputs(START)))[0].key[..], b"k@kennel:ujoe");
             let marker = Value { data: Bytes::from(slot.to_string()), flags: 0, cas: cas(7), ttl: None };
             let step =

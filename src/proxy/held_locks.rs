@@ -10,12 +10,16 @@ use tokio::sync::{Mutex, Notify, oneshot};
 use tokio::task::{JoinSet, spawn_local};
 use tokio::time::{Instant, timeout};
 
+use super::copy_servers::{CopyPlace, CopyServers};
 use super::kind_wire::{self, Expected};
 use crate::error::Failure;
-use crate::kinds::{Command, Hold, HoldMachine, Inputs, ItemKey, Machine, Outcome, Replies, Step};
+use crate::kinds::{
+    Command, Hold, HoldMachine, Inputs, ItemKey, Machine, OnCopies, Outcome, Replies, Reply, Side, Step,
+    copy_key,
+};
 use crate::metrics::{LockEnd, WorkerMetrics};
 use crate::upstream::connection::Connection;
-use crate::upstream::pending_replies::PendingReplies;
+use crate::upstream::pending_replies::{PendingReplies, ReplyId};
 
 /// The most locks of one connection.
 pub(crate) const MAX_LOCKS: usize = 1024;
@@ -31,12 +35,19 @@ type Locks = Rc<RefCell<BTreeMap<ItemKey, Rc<HeldLock>>>>;
 struct HeldLock {
     /// Locked while a renewal or the release is in flight.
     hold: Mutex<Hold>,
-    /// To the server that has the lock, whatever configuration is in force.
-    connection: Rc<Connection>,
+    servers: LockServers,
     metrics: Arc<WorkerMetrics>,
     rule: usize,
     /// Notified when the lock need not be renewed any longer.
     ended: Notify,
+}
+
+/// Where a lock is, whatever configuration is in force.
+pub(crate) enum LockServers {
+    /// On one server, over this connection.
+    One(Rc<Connection>),
+    /// On two.
+    Two(Box<CopyServers>),
 }
 
 impl HeldLocks {
@@ -51,16 +62,10 @@ impl HeldLocks {
     }
 
     /// The client has this lock from now on.
-    pub(crate) fn take(
-        &self,
-        hold: Hold,
-        connection: Rc<Connection>,
-        metrics: Arc<WorkerMetrics>,
-        rule: usize,
-    ) {
+    pub(crate) fn take(&self, hold: Hold, servers: LockServers, metrics: Arc<WorkerMetrics>, rule: usize) {
         let key = ItemKey::from_slice(hold.key());
         metrics.lock_taken();
-        let lock = HeldLock { hold: Mutex::new(hold), connection, metrics, rule, ended: Notify::new() };
+        let lock = HeldLock { hold: Mutex::new(hold), servers, metrics, rule, ended: Notify::new() };
         let lock = Rc::new(lock);
         // It was lost, and that had not been noticed.
         if let Some(former) = self.0.borrow_mut().insert(key, Rc::clone(&lock)) {
@@ -100,7 +105,7 @@ impl HeldLock {
 
     async fn release(&self, end: LockEnd) -> Outcome {
         let mut hold = self.hold.lock().await;
-        let outcome = run(HoldMachine::release(&mut hold), &self.connection).await;
+        let outcome = self.servers.run(HoldMachine::release(&mut hold)).await;
         self.end(match outcome {
             Outcome::Deleted => end,
             Outcome::NotFound => LockEnd::Lost,
@@ -119,7 +124,7 @@ impl HeldLock {
         while timeout(pause, self.ended.notified()).await.is_err() {
             let mut hold = self.hold.lock().await;
             let sent = Instant::now();
-            let outcome = run(HoldMachine::renew(&mut hold), &self.connection).await;
+            let outcome = self.servers.run(HoldMachine::renew(&mut hold)).await;
             drop(hold);
             match outcome {
                 Outcome::Stored(_) => (until, pause) = (sent + ttl, ttl / 3),
@@ -138,8 +143,17 @@ impl HeldLock {
     }
 }
 
-/// Runs a machine outside any request.
-async fn run(mut machine: HoldMachine<'_>, connection: &Connection) -> Outcome {
+impl LockServers {
+    /// Runs a machine outside any request.
+    async fn run(&self, machine: HoldMachine<'_>) -> Outcome {
+        match self {
+            LockServers::One(connection) => run_on_one(machine, connection).await,
+            LockServers::Two(servers) => run_on_copies(OnCopies::new(machine), servers).await,
+        }
+    }
+}
+
+async fn run_on_one(mut machine: HoldMachine<'_>, connection: &Connection) -> Outcome {
     let pending = Rc::new(PendingReplies::default());
     // It depends on neither.
     let inputs = Inputs { now: 0, random: 0 };
@@ -148,19 +162,60 @@ async fn run(mut machine: HoldMachine<'_>, connection: &Connection) -> Outcome {
         let commands = match machine.resume(replies, &inputs) {
             Step::Done(outcome) => return outcome,
             Step::Send(commands) => commands,
-            // A lock has one item.
             Step::SendCopies(_) => return Outcome::Failed(Failure::Refused),
         };
-        let send = |command: Command| {
-            let encode = |out: &mut _| kind_wire::encode(&command, out);
-            let (expected, epoch) = (Expected::of(&command.operation), command.operation.epoch());
-            let id = connection.send_guard_shaped(&pending, expected.shape(), epoch, encode);
-            (expected, id)
-        };
-        let sent: Vec<_> = commands.into_iter().map(send).collect();
+        let sent: Vec<_> =
+            commands.iter().map(|command| (command, send(command, connection, &pending))).collect();
         replies = Replies::new();
-        for (expected, id) in sent {
-            replies.push(kind_wire::decode(expected, pending.receive(id).await));
+        for (command, id) in sent {
+            replies.push(received(command, id, &pending).await);
         }
     }
+}
+
+async fn run_on_copies(mut machine: OnCopies<HoldMachine<'_>>, servers: &CopyServers) -> Outcome {
+    let pending = Rc::new(PendingReplies::default());
+    // As a command of a client does, it knows the places from its beginning on.
+    let places = [Side::First, Side::Second].map(|side| servers.place(side));
+    let place = |side| places[usize::from(side == Side::Second)];
+    let is_valid = |side| place(side).is_some() && servers.place(side) == place(side);
+    let mut replies = Replies::new();
+    loop {
+        let commands = match machine.resume(replies, &servers.inputs()) {
+            Step::Done(outcome) => return outcome,
+            Step::SendCopies(commands) => commands,
+            Step::Send(_) => return Outcome::Failed(Failure::Refused),
+        };
+        let sent: Vec<_> = commands
+            .into_iter()
+            .map(|(side, command)| {
+                let place: Option<CopyPlace> = place(side).filter(|_| is_valid(side));
+                let id = place.and_then(|place| {
+                    let key = copy_key(&command.key, side, place.fence).ok()?;
+                    let command = Command { key, ..command.clone() };
+                    Some(send(&command, servers.connection(side, place), &pending))
+                });
+                (side, command, id)
+            })
+            .collect();
+        replies = Replies::new();
+        for (side, command, id) in sent {
+            let reply = match id {
+                Some(id) => received(&command, id, &pending).await,
+                None => Reply::Failed(Failure::Down),
+            };
+            // What was done in a place that has ended is not known by whoever uses the new one.
+            replies.push(if is_valid(side) { reply } else { Reply::Failed(Failure::Down) });
+        }
+    }
+}
+
+fn send(command: &Command, connection: &Connection, pending: &Rc<PendingReplies>) -> ReplyId {
+    let (expected, epoch) = (Expected::of(&command.operation), command.operation.epoch());
+    let encode = |out: &mut _| kind_wire::encode(command, out);
+    connection.send_guard_shaped(pending, expected.shape(), epoch, encode)
+}
+
+async fn received(command: &Command, id: ReplyId, pending: &PendingReplies) -> Reply {
+    kind_wire::decode(Expected::of(&command.operation), pending.receive(id).await)
 }

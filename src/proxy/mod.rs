@@ -21,6 +21,7 @@ mod structures;
 mod scope;
 mod client;
 mod held_locks;
+mod copy_servers;
 #[doc(hidden)] // for tests/kinds, whose servers read and write the same commands
 pub mod kind_wire;
 mod current;

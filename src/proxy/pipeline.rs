@@ -50,7 +50,7 @@ pub struct Proxy {
     pub(super) metrics: Arc<WorkerMetrics>,
     pub(super) observer: Observer,
     pub(super) clock: Clock,
-    start: Instant,
+    pub(super) start: Instant,
     /// Where the keys of each server are, for each pool that fails over.
     pub(super) views: Vec<Option<Arc<Views>>>,
     /// The other placement; `None` if no pool's servers change.

@@ -117,7 +117,7 @@ fn name(key: u64) -> String {
 /// Counts, and reads the number.
 async fn count(copies: Rc<Copies>, client: usize) {
     let world = Rc::clone(&copies.world);
-    let kind = Kind::Copied(Copied { counter: Some(Counter { ttl: Duration::ZERO }) });
+    let kind = Kind::Copied(Copied { of: Some(Box::new(Kind::Counter(Counter { ttl: Duration::ZERO }))) });
     loop {
         world.pause().await;
         let key = world.executor.below(world.plan.keys);
@@ -158,7 +158,7 @@ async fn count(copies: Rc<Copies>, client: usize) {
 /// Changes a session that is its own, and reads those of others.
 async fn session(copies: Rc<Copies>, client: usize) {
     let world = Rc::clone(&copies.world);
-    let kind = Kind::Copied(Copied { counter: None });
+    let kind = Kind::Copied(Copied { of: None });
     let mut last = 0;
     loop {
         world.pause().await;

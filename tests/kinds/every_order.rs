@@ -48,7 +48,7 @@ fn reads_of_copies() -> [(Ask, Option<usize>); 3] {
 
 #[test]
 fn a_counter_with_two_copies_lacks_no_acknowledged_count_whatever_the_order() {
-    let kind = Kind::Copied(Copied { counter: Some(Counter { ttl: Duration::ZERO }) });
+    let kind = Kind::Copied(Copied { of: Some(Box::new(Kind::Counter(Counter { ttl: Duration::ZERO }))) });
     let count = ask("c", 1, COUNT);
     let check = |before: u64| {
         move |outcomes: &[Vec<Outcome>], reads: &[Outcome], _: bool| {
@@ -78,7 +78,7 @@ fn a_counter_with_two_copies_lacks_no_acknowledged_count_whatever_the_order() {
 
 #[test]
 fn a_session_with_two_copies_is_one_that_was_stored_whatever_the_order() {
-    let kind = Kind::Copied(Copied { counter: None });
+    let kind = Kind::Copied(Copied { of: None });
     let case = Case {
         kind: &kind,
         before: &[store("c", 1, Verb::Set, "old")],

@@ -8,12 +8,23 @@
 //! the first one is stored. A change of the former life that has not reached the second copy finds another life there, and is never
 //! acknowledged. A second copy that is lost is stored with the next change of the first.
 //!
+//! A raw value and a counter are one such item. The other kinds have several: their machines are carried out on them as if they were on
+//! one server, without its order of commands on different items.
+//!
 //! The keys of the copies carry the fences of their places, which the caller adds: what a returning server still has is under
 //! another key.
 
-mod change;
-mod record;
+mod value;
+mod machine;
+mod round_trip;
 mod run;
+mod operations;
+mod change;
+mod edit;
+mod record;
 
-pub use record::{SeenCopy, copy_key, seen_copy};
-pub(super) use run::{COMMANDS, begin};
+pub(super) use change::COMMANDS;
+pub use machine::OnCopies;
+pub(super) use record::check_length;
+pub use record::{COPY_BYTES, SeenCopy, copy_key, seen_copy};
+pub(super) use value::begin;

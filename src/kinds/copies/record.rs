@@ -6,11 +6,17 @@
 use bytes::{Bytes, BytesMut};
 
 use crate::kinds::command::{Cas, Value};
-use crate::kinds::item::{ItemKey, item_below};
+use crate::kinds::item::{INFIX, ItemKey, MAX_KEY, TOO_LONG, item_below};
 use crate::kinds::machine::Side;
 
 /// The length of the line with its end.
 const HEADER: usize = 3 * 17 + 2;
+
+/// What the key of a copy has behind that of its item: the infix, the number of the copy, and the fence.
+const SUFFIX: usize = INFIX.len() + 17;
+
+/// How many bytes a copy has more than the value and the key of its item.
+pub const COPY_BYTES: usize = HEADER + SUFFIX;
 
 /// How long the record of a value is kept that was deleted or not yet stored, in ms.
 pub(super) const KEPT_WITHOUT_VALUE: u64 = 60_000;
@@ -42,6 +48,11 @@ impl Record {
     /// The record of a value that does not exist yet, without a life. It ends if nothing is made of it.
     pub(super) fn nothing(now: u64) -> Record {
         Record { life: 0, change: 0, ends: now.saturating_add(KEPT_WITHOUT_VALUE), flags: 0, data: None }
+    }
+
+    /// The record after a change to this value.
+    pub(super) fn changed(&self, data: Option<Bytes>, flags: u32, ends: u64) -> Record {
+        Record { life: self.life, change: self.change + 1, ends, flags, data }
     }
 
     /// Whether there is a value at this time.
@@ -115,6 +126,11 @@ pub fn seen_copy(data: &Bytes) -> Option<SeenCopy> {
             SeenCopy::Record { life, change, ends, value_bytes: data.map(|data| data.len()) }
         }
     })
+}
+
+/// The error if there are no keys of copies for an item with so long a key. A line with its CRLF.
+pub(in crate::kinds) fn check_length(key: usize) -> Result<(), &'static str> {
+    if key + SUFFIX > MAX_KEY { Err(TOO_LONG) } else { Ok(()) }
 }
 
 /// The key of a copy in a place with this fence.

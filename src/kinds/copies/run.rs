@@ -1,18 +1,14 @@
-//! The round trips of a command.
+//! The round trips of what is done to a value with two copies.
 
 use std::time::Duration;
 
-use super::change::{self, Change};
-use super::record::{Found, Record, copy_key};
+use super::edit::Edit;
+use super::record::{Found, Record};
 use crate::error::Failure;
-use crate::kinds::command::{Cas, Command, Mode, Operation, Replies, Reply};
+use crate::kinds::command::{Cas, Command, Mode, Operation, Reply};
 use crate::kinds::expiry::exptime;
 use crate::kinds::item::ItemKey;
-use crate::kinds::machine::{Inputs, Machine, Outcome, Side, Step};
-use crate::kinds::request::Request;
-use crate::kinds::settings::Copied;
-
-pub(in crate::kinds) use super::change::COMMANDS;
+use crate::kinds::machine::{Inputs, Side};
 
 /// The most round trips of a command, and the longest time between its first and its last, in ms: after that, it fails because the
 /// servers are overloaded.
@@ -22,14 +18,22 @@ const MAX_RETRY_MS: u64 = 2_000;
 /// the first, and fails if the second is given another life meanwhile.
 const LOOKS: u32 = 4;
 
-/// A command on a value with two copies.
+/// What happens next.
 #[derive(Debug)]
-struct Run {
+pub(super) enum Progress<E> {
+    /// These commands are sent in one round trip, each to the server of one copy.
+    Send(Vec<(Side, Command)>),
+    /// It has ended.
+    Done(E),
+}
+
+/// What is done to a value with two copies.
+#[derive(Debug)]
+pub(super) struct Run<E: Edit> {
     key: ItemKey,
-    /// `None` for a read.
-    change: Option<Change>,
-    /// What a read returns once a lost copy has been stored again.
-    read: Option<Outcome>,
+    edit: E,
+    /// How a read ends once a lost copy has been stored again.
+    read: Option<E::End>,
     began: Option<u64>,
     rounds: u32,
     stage: Stage,
@@ -68,105 +72,118 @@ enum Stage {
     },
 }
 
-/// Begins a client's command.
-pub(in crate::kinds) fn begin(
-    settings: &Copied,
-    key: &[u8],
-    request: Request<'_>,
-    now: u64,
-) -> Result<Box<dyn Machine>, &'static str> {
-    let change = change::of(settings, request, now)?;
-    // The caller makes the keys with the fences that it knows.
-    copy_key(key, Side::First, 0)?;
-    let key = ItemKey::from_slice(key);
-    Ok(Box::new(Run { key, change, read: None, began: None, rounds: 0, stage: Stage::Begin }))
-}
+impl<E: Edit> Run<E> {
+    /// Nothing has been sent yet. The key is without the names of copies and without fences.
+    pub(super) fn new(key: ItemKey, edit: E) -> Run<E> {
+        Run { key, edit, read: None, began: None, rounds: 0, stage: Stage::Begin }
+    }
 
-impl Run {
+    /// Takes the replies to the commands that it returned last, of which all have arrived.
+    pub(super) fn resume(&mut self, replies: &[Reply], inputs: &Inputs) -> Progress<E::End> {
+        let now = inputs.now;
+        let began = *self.began.get_or_insert(now);
+        self.rounds += 1;
+        if self.rounds > MAX_ROUNDS || now.saturating_sub(began) > MAX_RETRY_MS {
+            return self.failed(Failure::Overloaded);
+        }
+        let only = match (std::mem::replace(&mut self.stage, Stage::Begin), replies) {
+            (Stage::Begin, _) => return self.read_both(),
+            (Stage::Read, replies) => {
+                let (first, second) = (found(replies.first()), found(replies.get(1)));
+                return match self.stores() {
+                    false => self.look(first, second, inputs),
+                    true => self.read(first, second, inputs),
+                };
+            }
+            (stage, [reply]) => (stage, reply),
+            (_, _) => return self.failed(Failure::Refused),
+        };
+        match only {
+            (_, Reply::Failed(failure)) => self.failed(*failure),
+            (_, Reply::TooLarge) => self.done(E::too_large()),
+            (Stage::NoFirst { held, second, left }, reply) => match found(Some(reply)) {
+                Ok(first) => self.read_again(first, held, second, left, inputs),
+                Err(failure) => self.failed(failure),
+            },
+            (Stage::Claim { life, first }, Reply::Stored(second)) => self.change(&life, first, *second, now),
+            (Stage::First { record, second }, Reply::Stored(_)) => self.store_second(record, second, now),
+            // Another command has come between.
+            (Stage::Claim { .. } | Stage::First { .. }, Reply::Exists | Reply::Absent) => self.read_both(),
+            (Stage::Second(record), Reply::Stored(_)) => self.stored(&record, now),
+            (Stage::Second(record), Reply::Exists | Reply::Absent) => {
+                self.stage = Stage::SecondAgain(record);
+                Progress::Send(vec![(Side::Second, self.command(Operation::GetOrStub))])
+            }
+            (Stage::SecondAgain(record), reply) => match found(Some(reply)) {
+                Ok(Found::Record(held, _)) if held.life == record.life && held.change >= record.change => {
+                    self.stored(&record, now)
+                }
+                Ok(Found::Record(held, second)) if held.life == record.life => {
+                    self.store_second(record, second, now)
+                }
+                Ok(Found::Absent(Some(second))) => {
+                    self.stage = Stage::FirstAgain { record, second };
+                    Progress::Send(vec![(Side::First, self.command(Operation::Get))])
+                }
+                // The first copy was lost, and the second began anew without this change, or may have.
+                Ok(Found::Record(..)) => self.failed(Failure::Down),
+                Ok(Found::Absent(None)) => self.failed(Failure::Refused),
+                Err(failure) => self.failed(failure),
+            },
+            (Stage::FirstAgain { record, second }, reply) => match found(Some(reply)) {
+                // The first copy still has this change. The second was absent before this was read.
+                Ok(Found::Record(held, _)) if held.life == record.life && held.change >= record.change => {
+                    let step = self.store(Side::Second, &held, second, now);
+                    self.stage = Stage::Second(record);
+                    step
+                }
+                _ => self.failed(Failure::Down),
+            },
+            _ => self.failed(Failure::Refused),
+        }
+    }
+
+    /// Whether it stores anything: a change does, and a read that has found one copy only.
+    fn stores(&self) -> bool {
+        self.read.is_some() || self.edit.changes()
+    }
+
     fn command(&self, operation: Operation) -> Command {
         Command { key: self.key.clone(), operation }
     }
 
-    fn read_both(&mut self) -> Step {
+    fn read_both(&mut self) -> Progress<E::End> {
         self.stage = Stage::Read;
-        let operation = if self.change.is_some() { Operation::GetOrStub } else { Operation::Get };
+        let operation = if self.stores() { Operation::GetOrStub } else { Operation::Get };
         let get = |side| (side, self.command(operation.clone()));
-        Step::SendCopies(vec![get(Side::First), get(Side::Second)])
+        Progress::Send(vec![get(Side::First), get(Side::Second)])
     }
 
-    fn store(&self, side: Side, record: &Record, cas: Cas, now: u64) -> Step {
-        // A second more, because memcached ends a TTL up to a second early.
-        let left = record.ends.saturating_sub(now) + 1_000;
-        let exptime = if record.ends == 0 { 0 } else { exptime(Duration::from_millis(left), now) };
-        let operation = Operation::Store {
-            mode: Mode::Set,
-            value: record.encode(),
-            flags: record.flags,
-            exptime,
-            cas: Some(cas),
-        };
-        Step::SendCopies(vec![(side, self.command(operation))])
-    }
-
-    /// Changes this record, which is that of the first copy or is to become it.
-    fn change(&mut self, from: &Record, first: Cas, second: Cas, now: u64) -> Step {
-        match self.change.as_ref().map(|change| change.apply(from, now)) {
-            Some(Ok(record)) => {
-                let step = self.store(Side::First, &record, first, now);
-                self.stage = Stage::First { record, second };
-                step
-            }
-            Some(Err(outcome)) => self.done(outcome),
-            None => self.done(Outcome::Failed(Failure::Refused)),
-        }
-    }
-
-    fn done(&mut self, outcome: Outcome) -> Step {
-        Step::Done(self.read.take().unwrap_or(outcome))
-    }
-
-    fn failed(&mut self, failure: Failure) -> Step {
-        self.done(Outcome::Failed(failure))
-    }
-
-    /// Both copies have the record.
-    fn stored(&mut self, record: &Record, now: u64) -> Step {
-        let outcome = self.change.as_ref().map(|change| change.outcome(record, now));
-        self.done(outcome.unwrap_or(Outcome::Miss))
-    }
-
-    /// What a read returns for the two copies.
+    /// How a read ends that has found these two copies.
     fn look(
         &mut self,
         first: Result<Found, Failure>,
         second: Result<Found, Failure>,
         inputs: &Inputs,
-    ) -> Step {
+    ) -> Progress<E::End> {
         use Found::{Absent, Record};
         let (record, is_lost) = match (first, second) {
-            (Ok(Record(record, _)), Ok(Absent(_))) | (Ok(Absent(_)), Ok(Record(record, _))) => (record, true),
-            // A first copy of another life has no change that was acknowledged.
-            (Ok(Record(first, _)), Ok(Record(second, _))) => {
-                (if first.life == second.life { first } else { second }, false)
+            // What the second copy has is in the first one too, unless that is of another life: then it has no change that was
+            // acknowledged. What only the first has may be undone.
+            (Ok(Record(..)) | Err(_), Ok(Record(second, _))) => (second, false),
+            (Ok(Absent(_)), Ok(Record(record, _))) | (Ok(Record(record, _)), Ok(Absent(_))) => (record, true),
+            (Ok(Record(_, _)), Err(failure)) if self.edit.needs_both() => return self.failed(failure),
+            (Ok(Record(record, _)), Err(_)) => (record, false),
+            (Ok(Absent(_)), Ok(Absent(_))) => {
+                return Progress::Done(self.edit.read(None, inputs.now));
             }
-            (Ok(Record(record, _)), Err(_)) | (Err(_), Ok(Record(record, _))) => (record, false),
-            (Ok(Absent(_)), Ok(Absent(_))) => return self.done(Outcome::Miss),
             (Err(failure), _) | (_, Err(failure)) => return self.failed(failure),
         };
-        let value = match &record.data {
-            Some(data) if record.has_value(inputs.now) => Outcome::Value {
-                data: data.clone(),
-                flags: record.flags,
-                cas: record.cas(),
-                ttl: record.ttl(inputs.now),
-            },
-            _ => return self.done(Outcome::Miss),
-        };
-        if !is_lost {
-            return self.done(value);
+        let end = self.edit.read(Some(&record), inputs.now);
+        if !is_lost || !record.has_value(inputs.now) {
+            return Progress::Done(end);
         }
-        self.read = Some(value);
-        self.change = Some(Change::Keep);
+        self.read = Some(end);
         self.read_both()
     }
 
@@ -175,7 +192,7 @@ impl Run {
         first: Result<Found, Failure>,
         second: Result<Found, Failure>,
         inputs: &Inputs,
-    ) -> Step {
+    ) -> Progress<E::End> {
         let (first, second) = match (first, second) {
             (Ok(first), Ok(second)) => (first, second),
             (Err(failure), _) | (_, Err(failure)) => return self.failed(failure),
@@ -195,9 +212,9 @@ impl Run {
         }
     }
 
-    fn read_first(&mut self, held: Option<Record>, second: Cas, left: u32) -> Step {
+    fn read_first(&mut self, held: Option<Record>, second: Cas, left: u32) -> Progress<E::End> {
         self.stage = Stage::NoFirst { held, second, left };
-        Step::SendCopies(vec![(Side::First, self.command(Operation::GetOrStub))])
+        Progress::Send(vec![(Side::First, self.command(Operation::GetOrStub))])
     }
 
     /// The first copy was read again, behind the second, which is `held`.
@@ -208,7 +225,7 @@ impl Run {
         second: Cas,
         left: u32,
         inputs: &Inputs,
-    ) -> Step {
+    ) -> Progress<E::End> {
         match (first, held) {
             (Found::Record(record, first), held)
                 if held.as_ref().is_none_or(|held| held.life == record.life) =>
@@ -217,20 +234,89 @@ impl Run {
             }
             (Found::Absent(Some(_)), held) if left > 0 => self.read_first(held, second, left - 1),
             // It was lost. If there is one of another life, none of its changes has been acknowledged.
-            (Found::Absent(Some(first)) | Found::Record(_, first), held) => {
-                let held = held.unwrap_or_else(|| Record::nothing(inputs.now));
+            (Found::Absent(Some(first)) | Found::Record(_, first), Some(held)) => {
                 self.claim(held, first, second, inputs)
+            }
+            (Found::Absent(Some(first)) | Found::Record(_, first), None) => {
+                self.create(first, second, inputs)
             }
             (Found::Absent(None), _) => self.failed(Failure::Refused),
         }
     }
 
+    /// There is neither copy.
+    fn create(&mut self, first: Cas, second: Cas, inputs: &Inputs) -> Progress<E::End> {
+        if self.read.is_some() {
+            return self.failed(Failure::Down);
+        }
+        let nothing = Record::nothing(inputs.now);
+        match self.edit.apply(&nothing, inputs.now) {
+            Ok(_) => self.claim(nothing, first, second, inputs),
+            Err(end) => self.done(end),
+        }
+    }
+
     /// Gives the second copy a new life, because there is no first one of the life that it has.
-    fn claim(&mut self, held: Record, first: Cas, second: Cas, inputs: &Inputs) -> Step {
+    fn claim(&mut self, held: Record, first: Cas, second: Cas, inputs: &Inputs) -> Progress<E::End> {
         let life = Record { life: inputs.random, ..held };
         let step = self.store(Side::Second, &life, second, inputs.now);
         self.stage = Stage::Claim { life, first };
         step
+    }
+
+    /// Changes this record, which is that of the first copy or is to become it.
+    fn change(&mut self, from: &Record, first: Cas, second: Cas, now: u64) -> Progress<E::End> {
+        let changed = match self.read {
+            // A copy that was lost is stored again with the value as it is.
+            Some(_) => Ok(from.changed(from.data.clone(), from.flags, from.ends)),
+            None => self.edit.apply(from, now),
+        };
+        match changed {
+            Ok(record) => {
+                let step = self.store(Side::First, &record, first, now);
+                self.stage = Stage::First { record, second };
+                step
+            }
+            Err(end) => self.done(end),
+        }
+    }
+
+    fn store(&self, side: Side, record: &Record, cas: Cas, now: u64) -> Progress<E::End> {
+        // A second more, because memcached ends a TTL up to a second early.
+        let left = record.ends.saturating_sub(now) + 1_000;
+        let exptime = if record.ends == 0 { 0 } else { exptime(Duration::from_millis(left), now) };
+        let operation = Operation::Store {
+            mode: Mode::Set,
+            value: record.encode(),
+            flags: record.flags,
+            exptime,
+            cas: Some(cas),
+        };
+        Progress::Send(vec![(side, self.command(operation))])
+    }
+
+    /// The first copy has the record.
+    fn store_second(&mut self, record: Record, second: Cas, now: u64) -> Progress<E::End> {
+        let step = self.store(Side::Second, &record, second, now);
+        self.stage = Stage::Second(record);
+        step
+    }
+
+    /// Both copies have the record.
+    fn stored(&mut self, record: &Record, now: u64) -> Progress<E::End> {
+        Progress::Done(match self.read.take() {
+            Some(end) => end,
+            None => self.edit.made(record, now),
+        })
+    }
+
+    fn done(&mut self, end: E::End) -> Progress<E::End> {
+        // A read has what one copy has, whether the other is stored again or not.
+        Progress::Done(self.read.take().filter(|_| !self.edit.needs_both()).unwrap_or(end))
+    }
+
+    fn failed(&mut self, failure: Failure) -> Progress<E::End> {
+        self.done(E::failed(failure))
     }
 }
 
@@ -244,85 +330,16 @@ fn found(reply: Option<&Reply>) -> Result<Found, Failure> {
     }
 }
 
-impl Machine for Run {
-    fn resume(&mut self, replies: Replies, inputs: &Inputs) -> Step {
-        let now = inputs.now;
-        let began = *self.began.get_or_insert(now);
-        self.rounds += 1;
-        if self.rounds > MAX_ROUNDS || now.saturating_sub(began) > MAX_RETRY_MS {
-            return self.failed(Failure::Overloaded);
-        }
-        let only = match (std::mem::replace(&mut self.stage, Stage::Begin), &replies[..]) {
-            (Stage::Begin, _) => return self.read_both(),
-            (Stage::Read, replies) => {
-                let (first, second) = (found(replies.first()), found(replies.get(1)));
-                return match self.change {
-                    None => self.look(first, second, inputs),
-                    Some(_) => self.read(first, second, inputs),
-                };
-            }
-            (stage, [reply]) => (stage, reply),
-            (_, _) => return self.failed(Failure::Refused),
-        };
-        match only {
-            (_, Reply::Failed(failure)) => self.failed(*failure),
-            (_, Reply::TooLarge) => self.done(Outcome::TooLarge),
-            (Stage::NoFirst { held, second, left }, reply) => match found(Some(reply)) {
-                Ok(first) => self.read_again(first, held, second, left, inputs),
-                Err(failure) => self.failed(failure),
-            },
-            (Stage::Claim { life, first }, Reply::Stored(second)) => self.change(&life, first, *second, now),
-            (Stage::First { record, second }, Reply::Stored(_)) => {
-                let step = self.store(Side::Second, &record, second, now);
-                self.stage = Stage::Second(record);
-                step
-            }
-            // Another command has come between.
-            (Stage::Claim { .. } | Stage::First { .. }, Reply::Exists | Reply::Absent) => self.read_both(),
-            (Stage::Second(record), Reply::Stored(_)) => self.stored(&record, now),
-            (Stage::Second(record), Reply::Exists | Reply::Absent) => {
-                self.stage = Stage::SecondAgain(record);
-                Step::SendCopies(vec![(Side::Second, self.command(Operation::GetOrStub))])
-            }
-            (Stage::SecondAgain(record), reply) => match found(Some(reply)) {
-                Ok(Found::Record(held, _)) if held.life == record.life && held.change >= record.change => {
-                    self.stored(&record, now)
-                }
-                Ok(Found::Record(held, second)) if held.life == record.life => {
-                    let step = self.store(Side::Second, &record, second, now);
-                    self.stage = Stage::Second(record);
-                    step
-                }
-                Ok(Found::Absent(Some(second))) => {
-                    self.stage = Stage::FirstAgain { record, second };
-                    Step::SendCopies(vec![(Side::First, self.command(Operation::Get))])
-                }
-                // The first copy was lost, and the second began anew without this change, or may have.
-                Ok(Found::Record(..)) => self.failed(Failure::Down),
-                Ok(Found::Absent(None)) => self.failed(Failure::Refused),
-                Err(failure) => self.failed(failure),
-            },
-            (Stage::FirstAgain { record, second }, reply) => match found(Some(reply)) {
-                // The first copy still has this change. The second was absent before this was read.
-                Ok(Found::Record(held, _)) if held.life == record.life && held.change >= record.change => {
-                    let step = self.store(Side::Second, &held, second, now);
-                    self.stage = Stage::Second(record);
-                    step
-                }
-                _ => self.failed(Failure::Down),
-            },
-            _ => self.failed(Failure::Refused),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
     use smallvec::smallvec;
 
+    use super::super::value::begin;
     use super::*;
     use crate::kinds::command::Value;
+    use crate::kinds::machine::{Machine, Outcome, Step};
+    use crate::kinds::request::Request;
     use crate::kinds::settings::Counter;
 
     const NOW: u64 = 1_700_000_000_000;
@@ -332,8 +349,8 @@ mod tests {
     }
 
     fn machine(request: Request<'_>) -> Box<dyn Machine> {
-        let settings = Copied { counter: Some(Counter { ttl: Duration::ZERO }) };
-        begin(&settings, b"k", request, NOW).unwrap()
+        let settings = Counter { ttl: Duration::ZERO };
+        Box::new(begin(Some(&settings), Duration::ZERO, b"k", request, NOW).unwrap())
     }
 
     fn count() -> Box<dyn Machine> {
@@ -482,7 +499,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         for (first, second, expected) in [
-            (copy(7, 5, "11", 1), copy(7, 4, "10", 2), "11"),
+            (copy(7, 5, "11", 1), copy(7, 4, "10", 2), "10"),
             (copy(8, 5, "11", 1), copy(7, 4, "10", 2), "10"),
             (copy(7, 5, "11", 1), down(), "11"),
             (down(), copy(7, 4, "10", 2), "10"),

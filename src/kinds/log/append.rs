@@ -25,7 +25,8 @@ pub(super) struct Append {
     own: ItemKey,
     settings: Log,
     data: Bytes,
-    ends: Arc<LogEnds>,
+    /// `None`: the place must be reserved before the entry is appended.
+    ends: Option<Arc<LogEnds>>,
     /// Those in which it has reserved its place.
     slots: Slots,
     part: usize,
@@ -49,7 +50,13 @@ enum AppendStep {
 
 impl Append {
     /// Begins to append `data`, which is not empty.
-    pub(super) fn new(own: ItemKey, settings: Log, data: Bytes, ends: Arc<LogEnds>, slots: Slots) -> Append {
+    pub(super) fn new(
+        own: ItemKey,
+        settings: Log,
+        data: Bytes,
+        ends: Option<Arc<LogEnds>>,
+        slots: Slots,
+    ) -> Append {
         Append { own, settings, data, ends, slots, part: 0, step: AppendStep::Begin, rounds: 0 }
     }
 
@@ -81,7 +88,7 @@ impl Append {
 
     /// The part of the last place in the current slot that is known.
     fn known_part(&self) -> Option<usize> {
-        let end = self.ends.get(&self.own, self.slots.current)?;
+        let end = self.ends.as_ref()?.get(&self.own, self.slots.current)?;
         usize::try_from(end / PART).ok().filter(|part| *part < MAX_PARTS)
     }
 
@@ -114,8 +121,8 @@ impl Append {
     /// was seen.
     fn is_lost(&self, end: u64) -> bool {
         let is_lost = end < self.part as u64 * PART;
-        if is_lost {
-            self.ends.forget(&self.own);
+        if let (true, Some(ends)) = (is_lost, &self.ends) {
+            ends.forget(&self.own);
         }
         is_lost
     }
@@ -153,8 +160,8 @@ impl Machine for Append {
         let now = inputs.now;
         let mut replies = replies.into_iter();
         let (first, second) = (replies.next(), replies.next());
-        if let Some(Reply::Number(end, ..)) = first {
-            self.ends.saw(&self.own, self.slots.current, end);
+        if let (Some(Reply::Number(end, ..)), Some(ends)) = (&first, &self.ends) {
+            ends.saw(&self.own, self.slots.current, *end);
         }
         match (self.step, first, second) {
             (AppendStep::Begin, ..) => {

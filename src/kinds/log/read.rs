@@ -6,7 +6,7 @@ use super::super::command::{Replies, Reply};
 use super::super::counter::number;
 use super::super::gets::gets;
 use super::super::item::ItemKey;
-use super::super::machine::{Inputs, Machine, Outcome, Step};
+use super::super::machine::{Inputs, Machine, Order, Outcome, Step};
 use super::super::many::Items;
 use super::cursor::{Cursor, MAX_PARTS, MAX_SLOTS};
 use super::slots::{PART, Slots, part_key, reserved_key};
@@ -14,6 +14,9 @@ use crate::error::Failure;
 
 /// The largest answer, in bytes: the largest item that memcached returns by default.
 const MAX_ANSWER: u64 = 1024 * 1024;
+
+/// How often parts are read again that grow meanwhile.
+const MAX_PASSES: u8 = 8;
 
 /// A read.
 #[derive(Debug)]
@@ -28,12 +31,26 @@ pub(super) struct Read {
     /// The parts that it gets, the oldest first.
     asked: Option<Vec<(u64, usize, ItemKey)>>,
     sent: bool,
+    order: Order,
+    /// What was found of the parts, the latest first, and how often they were read.
+    found: Vec<Items>,
+    passes: u8,
+    /// How many of the newest parts were not read in the last pass.
+    skipped: usize,
 }
 
 impl Read {
     /// Begins a read of these slots, both included; for a tail, of what it has not seen of them.
-    pub(super) fn new(own: ItemKey, first: u64, last: u64, behind: Option<Cursor>, slots: Slots) -> Read {
-        Read { own, first, last, behind, slots, asked: None, sent: false }
+    pub(super) fn new(
+        own: ItemKey,
+        first: u64,
+        last: u64,
+        behind: Option<Cursor>,
+        slots: Slots,
+        order: Order,
+    ) -> Read {
+        let (asked, found) = (None, Vec::new());
+        Read { own, first, last, behind, slots, asked, sent: false, order, found, passes: 0, skipped: 0 }
     }
 
     /// The bytes of a slot that the tail has seen.
@@ -85,6 +102,28 @@ impl Read {
         let commands = gets(asked.iter().rev().map(|(_, _, key)| key));
         self.asked = Some(asked);
         Step::Send(commands)
+    }
+
+    /// Takes what was found of the parts. If their order was not kept, reads those behind the newest again, until none of them has
+    /// grown: then each was as it was found when those before it had been read.
+    fn again(&mut self, asked: &[(u64, usize, ItemKey)], mut found: Vec<Items>) -> Option<Step> {
+        let newest_first = || asked.iter().rev().map(|(_, _, key)| key).enumerate();
+        let length = |found: &[Items], key: &ItemKey| data_of(found, key).map_or(0, <[u8]>::len);
+        let has_grown = |(_, key): &(usize, &ItemKey)| length(&found, key) > length(&self.found, key);
+        let skipped = match (self.order, self.passes) {
+            (Order::Kept, _) => None,
+            (Order::NotKept, 0) => Some(1),
+            (Order::NotKept, _) => newest_first().skip(self.skipped).find(has_grown).map(|(at, _)| at + 1),
+        };
+        found.append(&mut self.found);
+        self.found = found;
+        let skipped = skipped.filter(|skipped| *skipped < asked.len())?;
+        self.passes += 1;
+        if self.passes > MAX_PASSES {
+            return Some(Step::Done(Outcome::Failed(Failure::Overloaded)));
+        }
+        self.skipped = skipped;
+        Some(Step::Send(gets(newest_first().skip(skipped).map(|(_, key)| key))))
     }
 
     fn answer(&self, asked: &[(u64, usize, ItemKey)], found: &[Items]) -> Step {
@@ -144,8 +183,14 @@ impl Machine for Read {
             }
         }
         let Some(asked) = self.asked.take() else { return self.parts(&found) };
+        if let Some(step) = self.again(&asked, found) {
+            self.asked = Some(asked);
+            return step;
+        }
+        let found = std::mem::take(&mut self.found);
         // Entries may have come since the slots were read.
-        let bytes: u64 = found.iter().flat_map(Items::iter).map(|(_, data)| data.len() as u64).sum();
+        let length = |(_, _, key): &(u64, usize, ItemKey)| data_of(&found, key).map_or(0, <[u8]>::len) as u64;
+        let bytes: u64 = asked.iter().map(length).sum();
         if self.behind.is_none() && bytes > MAX_ANSWER {
             return Step::Done(Outcome::Failed(Failure::TooLarge));
         }

@@ -36,11 +36,11 @@ fn sent(step: Step) -> Vec<Command> {
 
 fn append(data: &[u8]) -> Result<Box<dyn Machine>, &'static str> {
     let store = Request::Store { verb: Verb::Append, data, flags: 0, exptime: 0 };
-    begin(&settings(), b"k", 1, store, &Arc::default(), NOW)
+    begin(&settings(), b"k", 1, store, Some(&Arc::default()), NOW)
 }
 
 fn read(key: &[u8]) -> Box<dyn Machine> {
-    begin(&settings(), key, 1, Request::Get, &Arc::default(), NOW).unwrap()
+    begin(&settings(), key, 1, Request::Get, Some(&Arc::default()), NOW).unwrap()
 }
 
 fn reserved(machine: &mut dyn Machine, end: u64) -> Step {
@@ -61,7 +61,7 @@ fn an_entry_goes_to_the_part_in_which_its_place_begins() {
 fn append_behind(ends: &Arc<LogEnds>, seen: u64, data: &[u8]) -> Box<dyn Machine> {
     ends.saw(b"k", SLOT, seen);
     let store = Request::Store { verb: Verb::Append, data, flags: 0, exptime: 0 };
-    begin(&settings(), b"k", 1, store, ends, NOW).unwrap()
+    begin(&settings(), b"k", 1, store, Some(ends), NOW).unwrap()
 }
 
 #[test]
@@ -170,9 +170,9 @@ fn an_entry_and_the_key_of_a_log_have_limits() {
     assert_eq!(append(&vec![b'x'; MAX_ENTRY + 1]).err(), Some(ENTRY_TOO_LARGE));
     assert_eq!(append(b"").err(), Some(ENTRY_TOO_LARGE));
     let key = [b'k'; MAX_OWN + 1];
-    assert!(begin(&settings(), &key[1..], MAX_OWN, Request::Get, &Arc::default(), NOW).is_ok());
+    assert!(begin(&settings(), &key[1..], MAX_OWN, Request::Get, Some(&Arc::default()), NOW).is_ok());
     assert_eq!(
-        begin(&settings(), &key, MAX_OWN + 1, Request::Get, &Arc::default(), NOW).err(),
+        begin(&settings(), &key, MAX_OWN + 1, Request::Get, Some(&Arc::default()), NOW).err(),
         Some(TOO_LONG)
     );
 }
@@ -242,7 +242,8 @@ fn an_entry_that_was_seen_is_not_seen_again_whatever_slot_it_is_in() {
         (NOW + 19_999, "a\nb\nc\n", "c\n"),
     ] {
         let key = format!("k@{place}");
-        let mut machine = begin(&settings(), key.as_bytes(), 1, Request::Get, &Arc::default(), now).unwrap();
+        let mut machine =
+            begin(&settings(), key.as_bytes(), 1, Request::Get, Some(&Arc::default()), now).unwrap();
         let (reserved, parts) = slot_items(stored);
         sent(machine.resume(smallvec![], &inputs(now)));
         let step = match machine.resume(smallvec![reserved], &inputs(now)) {
@@ -261,7 +262,7 @@ fn an_entry_that_was_seen_is_not_seen_again_whatever_slot_it_is_in() {
 fn a_command_that_logs_do_not_have_is_refused_with_those_that_they_have() {
     for request in [Request::Delete, Request::Other, Request::Count { decr: false, delta: 1, initial: None }]
     {
-        assert_eq!(begin(&settings(), b"k", 1, request, &Arc::default(), NOW).err(), Some(COMMANDS));
+        assert_eq!(begin(&settings(), b"k", 1, request, Some(&Arc::default()), NOW).err(), Some(COMMANDS));
     }
 }
 

@@ -202,7 +202,10 @@ impl Get {
     /// The guarded keys, tags and structures that it reads. A later command must not store an element while its table is listed.
     pub(super) fn accesses(&self, proxy: &Proxy) -> AccessSet {
         let lists = self.structures.iter().any(|read| match read {
-            StructureRead::Unsent(key) => matches!(proxy.structure(key).kind, kinds::Kind::Table(_)),
+            StructureRead::Unsent(key) => {
+                // Those of a table with copies have their keys in the set themselves.
+                matches!(proxy.structure(key).kind, kinds::Kind::Table(_))
+            }
             StructureRead::Refused(_) | StructureRead::Sent(_) => false,
         });
         let hashes = self.keys.iter().filter_map(|key| match key {

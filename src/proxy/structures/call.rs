@@ -1,7 +1,6 @@
 //! A client's command on a structure: which request it is, and the reply to it.
 
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -196,7 +195,7 @@ impl StructureCall {
     ) -> Result<StructureCall, &'static str> {
         let StructurePlan { rule, pool, kind, .. } = proxy.structure(&key);
         let (rule, pool) = (*rule, *pool);
-        let is_lock = matches!(kind, Kind::Lock(_));
+        let is_lock = matches!(kind.structure(), Some(Kind::Lock(_)));
         if is_lock && matches!(request, kinds::Request::Store { .. }) && client.locks.is_full() {
             proxy.metrics.limit_reached(Limit::Locks);
             return Err(TOO_MANY_LOCKS);
@@ -207,7 +206,8 @@ impl StructureCall {
         };
         let stores = if let kinds::Request::Store { data, .. } = &request { data.len() } else { 0 };
         // memcached deletes an item if what a meta command brings for it is too large.
-        if stores > proxy.structure_connection(&key).server().max_value(key.key.len() + kinds::INFIX.len()) {
+        let beside = if kind.is_copied() { kinds::COPY_BYTES } else { kinds::INFIX.len() };
+        if stores > proxy.structure_connection(&key).server().max_value(key.key.len() + beside) {
             proxy.metrics.too_large();
             return Err(TOO_LARGE);
         }
@@ -262,8 +262,8 @@ impl StructureCall {
                 }
                 let Some(outcome) = run.outcome() else { return Poll::Pending };
                 if let Outcome::Locked(hold) = outcome {
-                    let connection = Rc::clone(proxy.structure_connection(run.key()));
-                    client.locks.take((**hold).clone(), connection, proxy.shared_metrics(), self.rule);
+                    let servers = proxy.lock_servers(run.key());
+                    client.locks.take((**hold).clone(), servers, proxy.shared_metrics(), self.rule);
                 }
                 outcome
             }

@@ -10,6 +10,8 @@ use crate::kinds::{
     self, Command, Commands, Inputs, Kind, Machine, Outcome, Replies, Reply, Request, Side, Step, copy_key,
 };
 use crate::proxy::client::Client;
+use crate::proxy::copy_servers::CopyServers;
+use crate::proxy::held_locks::LockServers;
 use crate::proxy::key::{Place, StructureKey};
 use crate::proxy::kind_wire::{self, Expected};
 use crate::proxy::pipeline::Proxy;
@@ -24,7 +26,7 @@ use crate::upstream::pending_replies::ReplyId;
 pub(crate) struct StructureRun {
     key: StructureKey,
     machine: Box<dyn Machine>,
-    /// Where the copies of a value with two of them are.
+    /// Where the copies are, if everything of this kind has two.
     places: Option<Box<[Place; 2]>>,
     /// The commands of the last round trip.
     sent: SmallVec<[Sent; 2]>,
@@ -51,10 +53,7 @@ impl StructureRun {
         let StructurePlan { kind, memory, pool, .. } = proxy.structure(&key);
         let inputs = proxy.kind_inputs();
         let machine = kinds::begin(kind, &key.key, key.length, request, memory, inputs.now)?;
-        let places = match kind {
-            Kind::Copied(_) => Some(Box::new(proxy.places_of_copies(*pool, key.own_key()))),
-            _ => None,
-        };
+        let places = kind.is_copied().then(|| Box::new(proxy.places_of_copies(*pool, key.own_key())));
         let mut run = StructureRun { key, machine, places, sent: SmallVec::new(), outcome: None };
         run.resume(Replies::new(), &inputs, proxy, client);
         Ok(run)
@@ -77,7 +76,7 @@ impl StructureRun {
                 run.outcome = Some(outcome);
                 Commands::new()
             }
-            // A table has no copies.
+            // The elements of a table with copies are no items of their own: see `begin`.
             Step::SendCopies(_) => Commands::new(),
         };
         let behind = last.split_off(last.len().saturating_sub(1));
@@ -221,6 +220,16 @@ impl Proxy {
     /// The connection to the server of a structure.
     pub(crate) fn structure_connection(&self, key: &StructureKey) -> &Rc<Connection> {
         &self.pools[self.structure(key).pool].connections()[key.server]
+    }
+
+    /// The servers that have the lock with this key.
+    pub(crate) fn lock_servers(&self, key: &StructureKey) -> LockServers {
+        let StructurePlan { kind, pool, .. } = self.structure(key);
+        let two = kind.is_copied().then(|| CopyServers::new(self, *pool, key.own_key())).flatten();
+        match two {
+            Some(servers) => LockServers::Two(Box::new(servers)),
+            None => LockServers::One(Rc::clone(self.structure_connection(key))),
+        }
     }
 
     /// What a command on this key accesses. Commands of one round trip with one command to the server are in order by themselves.

@@ -1,0 +1,53 @@
+//! A client's command on a raw value or a counter with two copies.
+
+use std::time::Duration;
+
+use super::change::{self, Change};
+use super::record::check_length;
+use super::run::{Progress, Run};
+use crate::kinds::command::Replies;
+use crate::kinds::expiry::limited;
+use crate::kinds::item::ItemKey;
+use crate::kinds::machine::{Inputs, Machine, Outcome, Step};
+use crate::kinds::request::Request;
+use crate::kinds::settings::Counter;
+
+/// A command.
+#[derive(Debug)]
+pub(in crate::kinds) struct ValueMachine(Run<Change>);
+
+/// Begins a client's command. `counter`: the settings of the counter that it is, if it is one. `ttl`: how long an exptime may be at
+/// most; zero: as long as the client says.
+pub(in crate::kinds) fn begin(
+    counter: Option<&Counter>,
+    ttl: Duration,
+    key: &[u8],
+    request: Request<'_>,
+    now: u64,
+) -> Result<ValueMachine, &'static str> {
+    let request = match request {
+        Request::Store { verb, data, flags, exptime } => {
+            Request::Store { verb, data, flags, exptime: limited(exptime, ttl, now) }
+        }
+        Request::Touch { exptime } => Request::Touch { exptime: limited(exptime, ttl, now) },
+        request => request,
+    };
+    let change = change::of(counter, request, now)?;
+    check_length(key.len())?;
+    Ok(ValueMachine(Run::new(ItemKey::from_slice(key), change)))
+}
+
+impl Machine for ValueMachine {
+    fn resume(&mut self, replies: Replies, inputs: &Inputs) -> Step {
+        self.0.resume(&replies, inputs).into()
+    }
+}
+
+impl From<Progress<Outcome>> for Step {
+    fn from(progress: Progress<Outcome>) -> Step {
+        match progress {
+            Progress::Send(commands) => Step::SendCopies(commands),
+            Progress::Done(outcome) => Step::Done(outcome),
+        }
+    }
+}
