@@ -61,6 +61,12 @@ pub fn items_below(kind: &Kind, own: &[u8], now: u64) -> Vec<ItemKey> {
     }
 }
 
+/// The key of an element of a table with copies, if it is one. `length`: what [`split`] has returned.
+pub fn element_with_copies<'a>(kind: &Kind, key: &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let is_table = kind.is_copied() && matches!(kind.structure(), Some(Kind::Table(_)));
+    (is_table && length < key.len()).then_some(key)
+}
+
 /// Begins a client's command. `key`: what the client sent, of which the first `length` bytes are the kind's own key. `memory`:
 /// that of the rule. `now`: wall time in ms. The error is a line with its CRLF.
 pub fn begin(

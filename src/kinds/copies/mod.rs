@@ -28,3 +28,6 @@ pub use machine::OnCopies;
 pub(super) use record::check_length;
 pub use record::{COPY_BYTES, SeenCopy, copy_key, seen_copy};
 pub(super) use value::begin;
+
+#[cfg(test)]
+mod tests;

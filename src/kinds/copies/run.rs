@@ -32,7 +32,7 @@ pub(super) enum Progress<E> {
 pub(super) struct Run<E: Edit> {
     key: ItemKey,
     edit: E,
-    /// How a read ends once a lost copy has been stored again.
+    /// How a read, or what changes nothing, ends once a lost copy has been stored again.
     read: Option<E::End>,
     began: Option<u64>,
     rounds: u32,
@@ -105,7 +105,7 @@ impl<E: Edit> Run<E> {
                 Ok(first) => self.read_again(first, held, second, left, inputs),
                 Err(failure) => self.failed(failure),
             },
-            (Stage::Claim { life, first }, Reply::Stored(second)) => self.change(&life, first, *second, now),
+            (Stage::Claim { life, first }, Reply::Stored(second)) => self.claimed(&life, first, *second, now),
             (Stage::First { record, second }, Reply::Stored(_)) => self.store_second(record, second, now),
             // Another command has come between.
             (Stage::Claim { .. } | Stage::First { .. }, Reply::Exists | Reply::Absent) => self.read_both(),
@@ -262,6 +262,15 @@ impl<E: Edit> Run<E> {
         let step = self.store(Side::Second, &life, second, inputs.now);
         self.stage = Stage::Claim { life, first };
         step
+    }
+
+    /// The second copy has a new life. The first one is stored also if nothing changes: otherwise each command on it would begin another
+    /// life, and the CAS of the item would never stay the same.
+    fn claimed(&mut self, life: &Record, first: Cas, second: Cas, now: u64) -> Progress<E::End> {
+        if self.read.is_none() {
+            self.read = self.edit.apply(life, now).err();
+        }
+        self.change(life, first, second, now)
     }
 
     /// Changes this record, which is that of the first copy or is to become it.

@@ -13,17 +13,18 @@ use crate::proxy::pipeline::Proxy;
 use crate::upstream::pending_replies::PendingReplies;
 
 impl Proxy {
-    /// Looks at both copies of the value with this key, the first one first.
+    /// Looks at both copies of an item of the structure with this key, the first one first.
     pub(super) async fn look_at_copies(
         &self,
         pool: usize,
         own: &[u8],
+        item: &[u8],
         pending: &Rc<PendingReplies>,
     ) -> Vec<CopyReport> {
         let places = self.places_of_copies(pool, own);
         let connections = self.pools[pool].connections();
         let ask = |(side, place): (Side, &Place)| {
-            let key = copy_key(own, side, place.fence?).ok()?;
+            let key = copy_key(item, side, place.fence?).ok()?;
             Some(self.ask(&connections[place.server], &key, pending))
         };
         let asked = [Side::First, Side::Second].into_iter().zip(&places).map(ask);

@@ -23,6 +23,10 @@ use crate::proxy::key::Place;
 pub(super) const RAW_NOTE: &str = "the value of a raw key is not read, because that could take the W of an item that a client has marked stale; its flags and \
      its length are therefore unknown";
 
+/// What the items of a structure with copies are.
+pub(super) const COPIED_ITEMS: &str =
+    "each item has two copies, which count as two items here. What was deleted counts for a minute";
+
 /// What is not told of a structure.
 pub(super) fn structure_note(kind: &str) -> String {
     format!("the key is that of a {kind}: docs/structures.md tells what its commands do. Values are not read")

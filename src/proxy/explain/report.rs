@@ -207,11 +207,12 @@ pub struct StructureReport {
     pub kind: &'static str,
     /// Its items; `None` for a kind whose item is under the key itself.
     pub items: Option<ItemsReport>,
-    /// Its copies, the first one first; none unless its rule has `copies = 2`.
+    /// Its copies, the first one first; none unless its rule has `copies = 2` and there is one item only.
     pub copies: Vec<CopyReport>,
 }
 
-/// The items of a structure: of a window or log one for each slot of time, of a list or table its shards.
+/// The items of a structure: of a window or log one for each slot of time, of a list or table its shards. With `copies = 2`, both copies
+/// of each.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ItemsReport {
     /// How many there can be.

@@ -7,10 +7,12 @@ use super::copies;
 use super::debug_reply;
 use super::describe;
 use super::report::{Class, Explanation, ItemsReport, StructureReport};
-use crate::kinds::{self, Kind};
-use crate::proxy::key::StructureKey;
+use crate::error::Failure;
+use crate::kinds::{self, ItemKey, Side, copy_key};
+use crate::proxy::key::{Place, StructureKey};
 use crate::proxy::pipeline::Proxy;
-use crate::upstream::pending_replies::PendingReplies;
+use crate::proxy::plan::StructurePlan;
+use crate::upstream::pending_replies::{PendingReplies, ReplyId};
 
 impl Proxy {
     pub(super) async fn explain_structure(
@@ -19,25 +21,34 @@ impl Proxy {
         explanation: &mut Explanation,
         pending: &Rc<PendingReplies>,
     ) {
-        let plan = self.structure(key);
-        let (kind, own) = (plan.kind.word(), key.own_key());
-        let items = kinds::items_below(&plan.kind, own, self.now().wall);
-        let connection = self.structure_connection(key);
-        let asked: Vec<_> = items.iter().map(|item| self.ask_debug(connection, item, pending)).collect();
+        let StructurePlan { kind, pool, rule, .. } = self.structure(key);
+        let (word, own) = (kind.word(), key.own_key());
+        // An element of a table with copies is a value.
+        let part = kinds::element_with_copies(kind, &key.key, key.length);
+        let items = if part.is_some() { Vec::new() } else { kinds::items_below(kind, own, self.now().wall) };
+        let asked = self.ask_items(key, &items, pending);
         // A structure does not follow its keys to a standby server.
-        self.explain_raw(own, plan.pool, plan.rule, false, explanation, pending).await;
+        self.explain_raw(own, *pool, *rule, false, explanation, pending).await;
         explanation.class = Class::Structure;
-        explanation.notes = vec![describe::structure_note(kind)];
-        let mut report = StructureReport { kind, items: None, copies: Vec::new() };
-        if let Kind::Copied(_) = plan.kind {
-            report.copies = self.look_at_copies(plan.pool, own, pending).await;
-            explanation.notes = vec![copies::comparison(&report.copies).to_owned()];
+        explanation.notes = vec![describe::structure_note(word)];
+        let mut report = StructureReport { kind: word, items: None, copies: Vec::new() };
+        if kind.is_copied() {
             (explanation.place, explanation.item, explanation.elsewhere) = (None, None, None);
+            if items.is_empty() {
+                report.copies = self.look_at_copies(*pool, own, part.unwrap_or(own), pending).await;
+                explanation.notes = vec![copies::comparison(&report.copies).to_owned()];
+            } else {
+                explanation.notes.push(describe::COPIED_ITEMS.to_owned());
+            }
         }
         if !asked.is_empty() {
             let mut items = ItemsReport { all: asked.len(), ..ItemsReport::default() };
             for id in asked {
-                match debug_reply::decode(pending.receive(id).await) {
+                let debug = match id {
+                    Some(id) => debug_reply::decode(pending.receive(id).await),
+                    None => Err(Failure::NoView),
+                };
+                match debug {
                     Ok(None) => {}
                     Ok(Some(debug)) => {
                         items.found += 1;
@@ -55,5 +66,28 @@ impl Proxy {
             }
         }
         explanation.structure = Some(report);
+    }
+
+    /// Asks for each item, or for both copies of each. `None`: where a copy is, is not known.
+    fn ask_items(
+        &self,
+        key: &StructureKey,
+        items: &[ItemKey],
+        pending: &Rc<PendingReplies>,
+    ) -> Vec<Option<ReplyId>> {
+        let StructurePlan { kind, pool, .. } = self.structure(key);
+        if !kind.is_copied() {
+            let connection = self.structure_connection(key);
+            return items.iter().map(|item| Some(self.ask_debug(connection, item, pending))).collect();
+        }
+        let places = self.places_of_copies(*pool, key.own_key());
+        let connections = self.pools[*pool].connections();
+        let ask = |item: &ItemKey, (side, place): (Side, &Place)| {
+            let key = copy_key(item, side, place.fence?).ok()?;
+            Some(self.ask_debug(&connections[place.server], &key, pending))
+        };
+        let both =
+            |item| [Side::First, Side::Second].into_iter().zip(&places).map(move |copy| ask(item, copy));
+        items.iter().flat_map(both).collect()
     }
 }
