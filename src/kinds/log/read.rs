@@ -15,9 +15,6 @@ use crate::error::Failure;
 /// The largest answer, in bytes: the largest item that memcached returns by default.
 const MAX_ANSWER: u64 = 1024 * 1024;
 
-/// How often parts are read again that grow meanwhile.
-const MAX_PASSES: u8 = 8;
-
 /// A read.
 #[derive(Debug)]
 pub(super) struct Read {
@@ -32,10 +29,9 @@ pub(super) struct Read {
     asked: Option<Vec<(u64, usize, ItemKey)>>,
     sent: bool,
     order: Order,
-    /// What was found of the parts, the latest first, and how often they were read.
+    /// What was found of the parts, the latest first.
     found: Vec<Items>,
-    passes: u8,
-    /// How many of the newest parts were not read in the last pass.
+    /// How many of the newest parts were not read the last time.
     skipped: usize,
 }
 
@@ -50,7 +46,7 @@ impl Read {
         order: Order,
     ) -> Read {
         let (asked, found) = (None, Vec::new());
-        Read { own, first, last, behind, slots, asked, sent: false, order, found, passes: 0, skipped: 0 }
+        Read { own, first, last, behind, slots, asked, sent: false, order, found, skipped: 0 }
     }
 
     /// The bytes of a slot that the tail has seen.
@@ -110,18 +106,15 @@ impl Read {
         let newest_first = || asked.iter().rev().map(|(_, _, key)| key).enumerate();
         let length = |found: &[Items], key: &ItemKey| data_of(found, key).map_or(0, <[u8]>::len);
         let has_grown = |(_, key): &(usize, &ItemKey)| length(&found, key) > length(&self.found, key);
-        let skipped = match (self.order, self.passes) {
+        // Each time leaves out one part more.
+        let skipped = match (self.order, self.skipped) {
             (Order::Kept, _) => None,
             (Order::NotKept, 0) => Some(1),
-            (Order::NotKept, _) => newest_first().skip(self.skipped).find(has_grown).map(|(at, _)| at + 1),
+            (Order::NotKept, skipped) => newest_first().skip(skipped).find(has_grown).map(|(at, _)| at + 1),
         };
         found.append(&mut self.found);
         self.found = found;
         let skipped = skipped.filter(|skipped| *skipped < asked.len())?;
-        self.passes += 1;
-        if self.passes > MAX_PASSES {
-            return Some(Step::Done(Outcome::Failed(Failure::Overloaded)));
-        }
         self.skipped = skipped;
         Some(Step::Send(gets(newest_first().skip(skipped).map(|(_, key)| key))))
     }

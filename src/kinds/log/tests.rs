@@ -202,6 +202,44 @@ fn the_newest_part_is_read_first() {
     assert_eq!(commands[0].operation, Operation::GetMany(Keys::from_iter(expected)));
 }
 
+/// The parts that a read asks for.
+fn asked(step: Step) -> Vec<ItemKey> {
+    match &sent(step)[..] {
+        [Command { operation: Operation::GetMany(keys), .. }] => {
+            keys.iter().map(ItemKey::from_slice).collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn where_the_order_is_not_kept_parts_are_read_again_until_those_behind_the_newest_have_not_grown() {
+    let parts = [(SLOT, 1), (SLOT, 0), (SLOT - 1, 0)].map(|(slot, part)| part_key(b"k", slot, part).unwrap());
+    let items = |data: &[(usize, &'static str)]| {
+        smallvec![Reply::Items(Items::from_iter(data.iter().map(|(at, data)| (&parts[*at], *data))))]
+    };
+    let slots = [(SLOT - 1, 1), (SLOT, PART + 1)]
+        .map(|(slot, bytes)| (reserved_key(b"k", slot).unwrap(), Bytes::from(bytes.to_string())));
+    let begun = || {
+        let mut machine = begin(&settings(), b"k", 1, Request::Get, None, NOW).unwrap();
+        sent(machine.resume(smallvec![], &inputs(NOW)));
+        let reserved = smallvec![Reply::Items(Items::from_iter(slots.clone()))];
+        assert_eq!(asked(machine.resume(reserved, &inputs(NOW))), parts);
+        let step = machine.resume(items(&[(0, "c"), (1, "b"), (2, "a")]), &inputs(NOW));
+        assert_eq!(asked(step), parts[1..]);
+        machine
+    };
+    let data = |step| match step {
+        Step::Done(Outcome::Value { data, .. }) => data,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(data(begun().resume(items(&[(1, "b"), (2, "a")]), &inputs(NOW))), "abc");
+    // What was appended to a part before, while the newest was read, is read too, and then those behind it once more.
+    let mut machine = begun();
+    assert_eq!(asked(machine.resume(items(&[(1, "bb"), (2, "a")]), &inputs(NOW))), parts[2..]);
+    assert_eq!(data(machine.resume(items(&[(2, "aa")]), &inputs(NOW))), "aabbc");
+}
+
 #[test]
 fn an_answer_is_never_cut_and_a_tail_goes_on() {
     let full: Vec<_> = (SLOT - 6..=SLOT - 1)
