@@ -138,7 +138,7 @@ fn a_session_with_two_copies_is_what_was_acknowledged_last_while_one_of_them_liv
 #[test]
 fn copies_need_each_of_their_defences_caught() {
     is_caught_in(Mutant::SecondIsNotStored, copies::begin_counter, 50, Plan::of_copies);
-    is_caught_in(Mutant::NoClaim, copies::begin_counter, 300, Plan::of_evicted_copies);
+    is_caught_in(Mutant::NoClaim, copies::begin_counter, 600, Plan::of_evicted_copies);
     is_caught_in(Mutant::FirstWithoutCompare, copies::begin_counter, 50, Plan::of_copies);
     is_caught_in(Mutant::SecondWithoutCompare, copies::begin_counter, 100, Plan::of_copies);
     is_caught_in(Mutant::CopiesWithoutFence, copies::begin_counter, 50, Plan::of_copies);
