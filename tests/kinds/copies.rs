@@ -5,34 +5,18 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use kennel::error::Failure;
-use kennel::kinds::{
-    Command, Copied, Counter, Kind, Machine, Operation, Outcome, Replies, Reply, Request, Side, Step, Verb,
-    copy_key,
-};
+use kennel::kinds::{Copied, Counter, Kind, Outcome, Request, Side, Verb, copy_key};
 
-use super::executor::Executor;
-use super::mutants::Mutant;
 use super::network::Loss;
-use super::world::{Executed, World};
-
-/// The server that each copy has by the ring, and the one that takes its place.
-const HOMES: [usize; 2] = [0, 1];
-const STANDBY: usize = 2;
-
-/// Where a copy is: the fence of the place, and the server.
-type Place = (u64, usize);
+use super::places::{FIRST_PLACES, Place};
+use super::world::{Watch, World};
 
 struct Copies {
     world: Rc<World>,
-    /// Of each sidecar: where it knows the copies to be.
-    known: RefCell<Vec<[Option<Place>; 2]>>,
-    /// Where they are, or were before they moved.
-    places: RefCell<[Place; 2]>,
-    fences: Cell<u64>,
     keys: RefCell<Vec<Key>>,
-    /// How many losses have been applied to the keys.
+    /// How many losses have been applied to the keys, and where the copies were then.
     applied: Cell<usize>,
+    places: Cell<[Place; 2]>,
 }
 
 /// What is known of a key.
@@ -61,51 +45,16 @@ pub fn begin_session(world: &Rc<World>) {
 }
 
 fn begin(world: &Rc<World>, counter: bool) {
-    let places = [(1, HOMES[0]), (2, HOMES[1])];
     let copies = Rc::new(Copies {
         world: Rc::clone(world),
-        known: RefCell::new(vec![places.map(Some); world.plan.sidecars]),
-        places: RefCell::new(places),
-        fences: Cell::new(2),
         keys: RefCell::new((0..world.plan.keys).map(|_| Key::default()).collect()),
         applied: Cell::new(0),
+        places: Cell::new(FIRST_PLACES),
     });
     for client in 0..world.plan.clients {
         match counter {
             true => world.executor.spawn(count(Rc::clone(&copies), client)),
             false => world.executor.spawn(session(Rc::clone(&copies), client)),
-        }
-    }
-    if world.plan.faults {
-        world.executor.spawn(move_places(copies));
-    }
-}
-
-/// Moves the copies to the standby server and back. No sidecar uses a place while another uses the next one.
-async fn move_places(copies: Rc<Copies>) {
-    let executor: Executor = copies.world.executor.clone();
-    loop {
-        executor
-            .sleep(copies.world.plan.between_moves / 2 + executor.below(copies.world.plan.between_moves))
-            .await;
-        let side = executor.below(2) as usize;
-        let mut order: Vec<usize> = (0..copies.world.plan.sidecars).collect();
-        order.rotate_left(executor.below(2) as usize);
-        for sidecar in &order {
-            executor.sleep(executor.below(400)).await;
-            copies.known.borrow_mut()[*sidecar][side] = None;
-        }
-        executor.sleep(1).await;
-        let now = executor.now();
-        copies.world.network.losses.borrow_mut().push((now, Loss::Moved(side)));
-        copies.apply_losses();
-        copies.fences.set(copies.fences.get() + 1);
-        let home = copies.places.borrow()[side].1 == HOMES[side];
-        let place = (copies.fences.get(), if home { STANDBY } else { HOMES[side] });
-        copies.places.borrow_mut()[side] = place;
-        for sidecar in &order {
-            executor.sleep(executor.below(400)).await;
-            copies.known.borrow_mut()[*sidecar][side] = Some(place);
         }
     }
 }
@@ -217,12 +166,12 @@ impl Copies {
 
     fn apply_losses(&self) {
         let losses = self.world.network.losses.borrow();
-        let places = *self.places.borrow();
         for (time, loss) in &losses[self.applied.replace(losses.len())..] {
+            let mut places = self.places.get();
             for (at, key) in self.keys.borrow_mut().iter_mut().enumerate() {
                 for side in [0, 1] {
                     let is_lost = match loss {
-                        Loss::Moved(moved) => *moved == side,
+                        Loss::Moved(moved, _) => *moved == side,
                         Loss::Server(server) => places[side].1 == *server,
                         Loss::Item(server, item) => {
                             let of = [Side::First, Side::Second][side];
@@ -240,6 +189,10 @@ impl Copies {
                     key.lost[side] = Some(*time);
                 }
             }
+            if let Loss::Moved(side, place) = loss {
+                places[*side] = *place;
+                self.places.set(places);
+            }
         }
     }
 
@@ -247,67 +200,7 @@ impl Copies {
         let world = &self.world;
         let (sidecar, name) = (client % world.plan.sidecars, name(key));
         let now = world.inputs(sidecar).now;
-        let mut machine: Box<dyn Machine> = world.machine(sidecar, kind, &name, name.len(), request, now);
-        let places = self.known.borrow()[sidecar];
-        // Behind a read of the first copy that leaves a stub, a store of the second is a claim.
-        let (mut replies, mut may_claim) = (Replies::new(), false);
-        loop {
-            let commands = match machine.resume(replies, &world.inputs(sidecar)) {
-                Step::Done(outcome) => return outcome,
-                Step::SendCopies(commands) => commands,
-                Step::Send(commands) => panic!("{commands:?} names no copy"),
-            };
-            let sent = world.executor.now();
-            let mut slots = Vec::new();
-            let reads_first = |(side, command): &(Side, Command)| {
-                matches!((side, &command.operation), (Side::First, Operation::GetOrStub))
-            };
-            let has_read_first = commands.iter().any(reads_first);
-            for (side, mut command) in commands {
-                let at = usize::from(side == Side::Second);
-                let stores_second = at == 1 && matches!(command.operation, Operation::Store { .. });
-                let (is_claim, is_second) = (stores_second && may_claim, stores_second && !may_claim);
-                if let Some(mutant) = world.plan.mutant {
-                    mutant.change_copy(at, &mut command);
-                }
-                let known = self.known.borrow()[sidecar][at];
-                let mutant = |mutant| world.plan.is(mutant);
-                let skipped =
-                    mutant(Mutant::SecondIsNotStored) && is_second || mutant(Mutant::NoClaim) && is_claim;
-                let Some((fence, server)) = places[at].filter(|_| known == places[at]) else {
-                    slots.push((at, command, None));
-                    continue;
-                };
-                if let (true, Operation::Store { cas: Some(cas), .. }) = (skipped, &command.operation) {
-                    let slot = super::executor::Slot::new(&world.executor);
-                    slot.fill(Reply::Stored(*cas));
-                    slots.push((at, command, Some(slot)));
-                    continue;
-                }
-                let fence = if mutant(Mutant::CopiesWithoutFence) { 0 } else { fence };
-                command.key = copy_key(name.as_bytes(), side, fence).expect("the key is short");
-                let slot = world.network.send(sidecar, server, command.clone(), Executed::default());
-                slots.push((at, command, Some(slot)));
-            }
-            may_claim = has_read_first;
-            replies = Replies::new();
-            for (at, command, slot) in slots {
-                let mut reply = match slot {
-                    Some(slot) => world.network.receive(slot, sent).await,
-                    None => Reply::Failed(Failure::Down),
-                };
-                if self.known.borrow()[sidecar][at] != places[at] {
-                    reply = Reply::Failed(Failure::Down);
-                }
-                world.trace(|| {
-                    let key = command.key.escape_ascii();
-                    format!(
-                        "client {client}, copy {at}: {key} {:?} sent at {sent} -> {reply:?}",
-                        command.operation
-                    )
-                });
-                replies.push(reply);
-            }
-        }
+        let mut machine = world.machine(sidecar, kind, &name, name.len(), request, now);
+        world.carry_out(sidecar, 0, &mut *machine, &Watch::nothing()).await
     }
 }

@@ -20,7 +20,7 @@ pub fn begin(world: &Rc<World>) {
 
 async fn change(world: Rc<World>, lists: Rc<Vec<Members>>, client: usize) {
     let ttl = if world.plan.seed.is_multiple_of(2) { Duration::ZERO } else { Duration::from_secs(300) };
-    let kind = Kind::List(List { ttl });
+    let kind = world.kind(Kind::List(List { ttl }));
     let key = world.executor.below(world.plan.keys) as usize;
     let (list, own) = (&lists[key], format!("l{key}"));
     let (sidecar, server) = (client % world.plan.sidecars, key % world.plan.servers);

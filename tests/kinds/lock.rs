@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kennel::kinds::{
-    Hold, HoldMachine, Inputs, Kind, Lock, Machine, Operation, Outcome, Replies, Reply, Request, Step, Verb,
+    Hold, HoldMachine, Inputs, Kind, Lock, Machine, OnCopies, Operation, Outcome, Replies, Reply, Request,
+    Step, Verb,
 };
 
 use super::executor::Slot;
@@ -61,7 +62,7 @@ fn name(key: u64) -> String {
 }
 
 async fn take(world: Rc<World>, holders: Rc<Holders>, client: usize, fence: bool) {
-    let kind = Kind::Lock(Lock { ttl: Duration::from_millis(TTL), fence });
+    let kind = world.kind(Kind::Lock(Lock { ttl: Duration::from_millis(TTL), fence }));
     loop {
         world.pause().await;
         let key = world.executor.below(world.plan.keys);
@@ -126,7 +127,7 @@ async fn renew(world: Rc<World>, holders: Rc<Holders>, holder: Rc<Holder>) {
                 holders.check(&world, &holder);
             }
             Outcome::NotFound => {
-                let life = world.network.life(holder.server, name(holder.key).as_bytes());
+                let life = world.life(holder.server, name(holder.key).as_bytes());
                 let is_over = holder.until.replace(0) <= sent || holder.life != Some(life);
                 if !is_over {
                     world.violated(|| format!("client {} has lost lock {}", holder.client, holder.key));
@@ -143,7 +144,7 @@ impl Holders {
     /// Checks that nobody else has the lock, which this client has just taken or renewed.
     fn check(&self, world: &World, holder: &Holder) {
         let now = world.executor.now();
-        let life = world.network.life(holder.server, name(holder.key).as_bytes());
+        let life = world.life(holder.server, name(holder.key).as_bytes());
         if holder.life != Some(life) || holder.until.get() <= now {
             return;
         }
@@ -162,7 +163,7 @@ impl Holders {
 
     /// Checks the number that a holder reads.
     async fn number(&self, world: &World, holder: &Holder) {
-        let kind = Kind::Lock(Lock { ttl: Duration::from_millis(TTL), fence: true });
+        let kind = world.kind(Kind::Lock(Lock { ttl: Duration::from_millis(TTL), fence: true }));
         let name = name(holder.key);
         let mut machine = world.machine(holder.sidecar, &kind, &name, name.len(), Request::Get, 0);
         let outcome = world.carry_out(holder.sidecar, holder.server, &mut *machine, &Watch::nothing()).await;
@@ -187,12 +188,24 @@ impl World {
             self.executor.sleep(1).await;
         }
         let mut hold = holder.hold.borrow().clone();
-        let mut machine =
-            if releases { HoldMachine::release(&mut hold) } else { HoldMachine::renew(&mut hold) };
+        let machine = if releases { HoldMachine::release(&mut hold) } else { HoldMachine::renew(&mut hold) };
+        let outcome = match self.plan.copies {
+            true => {
+                let mut machine = OnCopies::new(machine);
+                self.carry_out(holder.sidecar, holder.server, &mut machine, &Watch::nothing()).await
+            }
+            false => self.hold_on_one(holder, machine).await,
+        };
+        *holder.hold.borrow_mut() = hold;
+        holder.is_busy.set(false);
+        outcome
+    }
+
+    async fn hold_on_one(&self, holder: &Holder, mut machine: HoldMachine<'_>) -> Outcome {
         let (mut replies, mut own) = (Replies::new(), Bytes::new());
-        let outcome = loop {
+        loop {
             let commands = match machine.resume(replies, &Inputs { now: 0, random: 0 }) {
-                Step::Done(outcome) => break outcome,
+                Step::Done(outcome) => return outcome,
                 Step::Send(commands) => commands,
                 Step::SendCopies(commands) => panic!("{commands:?} is for copies"),
             };
@@ -206,9 +219,6 @@ impl World {
             {
                 item.data = own.clone();
             }
-        };
-        *holder.hold.borrow_mut() = hold;
-        holder.is_busy.set(false);
-        outcome
+        }
     }
 }

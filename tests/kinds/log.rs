@@ -49,7 +49,7 @@ pub fn begin(world: &Rc<World>) {
 
 async fn append_and_read(world: Rc<World>, logs: Rc<Vec<Entries>>, client: usize) {
     let settings = Log { window: Duration::from_millis(WINDOW), slot: Duration::from_millis(SLOT) };
-    let kind = Kind::Log(settings);
+    let kind = world.kind(Kind::Log(settings));
     let key = world.executor.below(world.plan.keys) as usize;
     let (log, own) = (&logs[key], format!("g{key}"));
     let (sidecar, server) = (client % world.plan.sidecars, key % world.plan.servers);
@@ -123,11 +123,13 @@ fn entries(outcome: Outcome) -> Option<Vec<String>> {
 /// Whether the server has lost something of this log since then.
 fn is_lost(world: &World, server: usize, own: &str, since: u64) -> bool {
     let losses = world.network.losses.borrow();
-    losses.iter().rev().take_while(|(at, _)| *at >= since).any(|(_, loss)| match loss {
-        Loss::Server(lost) => *lost == server,
-        Loss::Item(lost, key) => *lost == server && key.starts_with(format!("{own}@").as_bytes()),
-        Loss::Moved(_) => false,
-    })
+    // One of two copies is always left.
+    !world.plan.copies
+        && losses.iter().rev().take_while(|(at, _)| *at >= since).any(|(_, loss)| match loss {
+            Loss::Server(lost) => *lost == server,
+            Loss::Item(lost, key) => *lost == server && key.starts_with(format!("{own}@").as_bytes()),
+            Loss::Moved(..) => false,
+        })
 }
 
 impl Entries {

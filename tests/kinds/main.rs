@@ -11,6 +11,7 @@ mod mutants;
 mod plan;
 mod server;
 mod network;
+mod places;
 mod world;
 mod members;
 mod copies;
@@ -128,6 +129,44 @@ fn a_count_with_two_copies_stays_counted_while_one_of_them_lives() {
 #[test]
 fn without_a_fault_no_count_with_two_copies_fails() {
     every_seed_of(copies::begin_counter, 800, Plan::without_faults);
+}
+
+#[test]
+fn a_list_with_two_copies_has_what_its_last_acknowledged_commands_say_while_one_of_them_lives() {
+    every_seed_of(list::begin, 20, Plan::of_one_lost_copy);
+    every_seed_of(list::begin, 20, Plan::of_one_late_copy);
+}
+
+#[test]
+fn a_log_with_two_copies_has_every_acknowledged_entry_once_while_one_of_them_lives() {
+    every_seed_of(log::begin, 20, Plan::of_one_lost_copy);
+    every_seed_of(log::begin, 20, Plan::of_one_late_copy);
+}
+
+#[test]
+fn a_listing_of_a_table_with_two_copies_has_the_stored_elements_while_one_of_them_lives() {
+    every_seed_of(table::begin, 20, Plan::of_one_lost_copy);
+    every_seed_of(table::begin, 20, Plan::of_one_late_copy);
+}
+
+#[test]
+fn a_sum_with_two_copies_has_every_acknowledged_count_of_its_window_while_one_of_them_lives() {
+    every_seed_of(window::begin, 40, Plan::of_one_lost_copy);
+}
+
+#[test]
+fn no_visitor_counts_twice_in_a_window_with_two_copies_while_one_of_them_lives() {
+    every_seed_of(window::begin_unique, 40, Plan::of_one_lost_copy);
+}
+
+#[test]
+fn a_lock_with_two_copies_has_one_holder_while_one_of_them_lives() {
+    every_seed_of(lock::begin, 50, Plan::of_one_lost_copy_of_locks);
+}
+
+#[test]
+fn the_numbers_of_successive_holds_with_two_copies_only_grow_while_one_of_them_lives() {
+    every_seed_of(lock::begin_fenced, 50, Plan::of_one_lost_copy_of_locks);
 }
 
 #[test]

@@ -57,13 +57,15 @@ impl Members {
     /// Whether something was lost since its first change that concerns the element. `is_its`: whether an item does.
     fn is_lost(world: &World, server: usize, changes: &[Change], is_its: &dyn Fn(&[u8]) -> bool) -> bool {
         let since = changes.first().map_or(0, |change| change.begun);
-        world.network.losses.borrow().iter().rev().take_while(|(at, _)| *at >= since).any(|(_, loss)| {
-            match loss {
-                Loss::Server(lost) => *lost == server,
-                Loss::Item(lost, key) => *lost == server && is_its(key),
-                Loss::Moved(_) => false,
-            }
-        })
+        // One of two copies is always left.
+        !world.plan.copies
+            && world.network.losses.borrow().iter().rev().take_while(|(at, _)| *at >= since).any(
+                |(_, loss)| match loss {
+                    Loss::Server(lost) => *lost == server,
+                    Loss::Item(lost, key) => *lost == server && is_its(key),
+                    Loss::Moved(..) => false,
+                },
+            )
     }
 
     /// Whether the element was there when a read said so which began at `begun`. `None`: that is not known.

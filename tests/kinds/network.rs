@@ -13,6 +13,7 @@ use kennel::upstream::pending_replies::Reply as ServerReply;
 
 use super::executor::{Executor, Slot};
 use super::mutants::Mutant;
+use super::places::{HOMES, Place, STANDBY};
 use super::plan::Plan;
 use super::server;
 
@@ -32,8 +33,8 @@ pub enum Loss {
     Server(usize),
     /// An item of a server.
     Item(usize, ItemKey),
-    /// A copy, because it is looked for in another place.
-    Moved(usize),
+    /// A copy, because it is looked for in another place, which is this one.
+    Moved(usize, Place),
 }
 
 pub struct Network {
@@ -241,15 +242,22 @@ impl Network {
             let sidecar = self.executor.below(self.plan.sidecars as u64) as usize;
             match self.executor.below(6) {
                 0 if self.plan.restarts => {
+                    let server = self.loser().unwrap_or(server);
                     self.restart(server, self.plan.spread + self.executor.below(1_500))
                 }
-                1 if self.plan.evicts => self.evict(server),
+                1 if self.plan.evicts => self.evict(self.loser().unwrap_or(server)),
                 2 => self.remake(sidecar, server),
                 3 => self.stall(sidecar, server),
                 4 => self.stop(server),
                 _ => {}
             }
         }
+    }
+
+    /// One of the servers that lose something, if others do not.
+    fn loser(&self) -> Option<usize> {
+        let home = HOMES[self.plan.loses?];
+        Some(if self.executor.one_in(2) { STANDBY } else { home })
     }
 
     /// Ends the server's process, and starts it empty some ms later.

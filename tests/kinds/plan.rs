@@ -26,6 +26,10 @@ pub struct Plan {
     pub late_commands: u64,
     /// The mean pause between moves of a copy, in ms.
     pub between_moves: u64,
+    /// Whether everything has two copies.
+    pub copies: bool,
+    /// Which of the copies is lost, if the other one never is.
+    pub loses: Option<usize>,
     /// Whether anything fails at all.
     pub faults: bool,
     pub restarts: bool,
@@ -54,6 +58,8 @@ impl Plan {
             slow_replies: one_of(&[0, 20, 100]),
             late_commands: 0,
             between_moves: one_of(&[2_000, 6_000, 40_000]),
+            copies: false,
+            loses: None,
             faults: true,
             restarts: one_of(&[0, 1]) == 1,
             evicts: one_of(&[0, 1]) == 1,
@@ -78,9 +84,25 @@ impl Plan {
         Plan { restarts: false, evicts: false, latency: 2, pause: 50, late_commands: 6, ..self }
     }
 
-    /// Three servers, for values with two copies.
+    /// Three servers, for what has two copies.
     pub fn of_copies(self) -> Plan {
-        Plan { servers: 3, ..self }
+        Plan { servers: 3, copies: true, ..self }
+    }
+
+    /// The same, while only the servers of one copy restart and evict, and only its place moves. So no acknowledged change is lost.
+    pub fn of_one_lost_copy(self) -> Plan {
+        let loses = Some((self.seed / 2 % 2) as usize);
+        Plan { loses, ..self.of_copies() }
+    }
+
+    /// The same for locks, of which one whose sidecar has died lasts for longer.
+    pub fn of_one_lost_copy_of_locks(self) -> Plan {
+        Plan { end: 40_000, ..self.of_one_lost_copy() }
+    }
+
+    /// The same with connections that lose segments.
+    pub fn of_one_late_copy(self) -> Plan {
+        Plan { late_commands: 6, ..self.of_one_lost_copy() }
     }
 
     /// Copies that are evicted all the time, while commands are under way.

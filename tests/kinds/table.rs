@@ -4,7 +4,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use kennel::kinds::{Command, Kind, Mode, Operation, Outcome, Replies, Reply, Request, Step, Table, note};
+use kennel::kinds::{
+    Command, Kind, Mode, Operation, Outcome, Replies, Reply, Request, Step, Table, Verb, note,
+};
 
 use super::members::Members;
 use super::mutants::Mutant;
@@ -21,7 +23,7 @@ pub fn begin(world: &Rc<World>) {
 }
 
 async fn change(world: Rc<World>, tables: Rc<Vec<Members>>, client: usize) {
-    let kind = Kind::Table(Table { ttl: Duration::ZERO });
+    let kind = world.kind(Kind::Table(Table { ttl: Duration::ZERO }));
     let key = world.executor.below(world.plan.keys) as usize;
     let (table, own) = (&tables[key], format!("t{key}"));
     let (sidecar, server) = (client % world.plan.sidecars, key % world.plan.servers);
@@ -50,6 +52,14 @@ async fn change(world: Rc<World>, tables: Rc<Vec<Members>>, client: usize) {
         table.begin(&name, stores, begun);
         let element = format!("{own}/{name}");
         let is_done = match stores {
+            _ if world.plan.copies => {
+                let store = Request::Store { verb: Verb::Set, data: b"v", flags: 0, exptime: 0 };
+                let request = if stores { store } else { Request::Delete };
+                let now = world.inputs(sidecar).now;
+                let mut machine = world.machine(sidecar, &kind, &element, own.len(), request, now);
+                let outcome = world.carry_out(sidecar, server, &mut *machine, &Watch::nothing()).await;
+                matches!(outcome, Outcome::Stored(_) | Outcome::Deleted | Outcome::NotFound)
+            }
             true => store(&world, sidecar, server, &element, own.len()).await,
             false => {
                 let command = command(&element, Operation::Delete { cas: None });

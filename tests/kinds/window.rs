@@ -48,7 +48,7 @@ async fn count(world: Rc<World>, counts: Rc<Counts>, client: usize, unique: bool
     let smooth = world.plan.seed.is_multiple_of(3);
     let settings =
         Window { window: Duration::from_millis(WINDOW), slots: (WINDOW / SLOT) as u32, smooth, unique };
-    let kind = Kind::Window(settings);
+    let kind = world.kind(Kind::Window(settings));
     loop {
         // A window moves: few counts in a slot, so that its sums are worth looking at.
         world.executor.sleep(1 + world.executor.below(400.max(world.plan.pause))).await;
@@ -73,7 +73,7 @@ async fn count(world: Rc<World>, counts: Rc<Counts>, client: usize, unique: bool
         let slot = format!("{own}@kennel:w{}", wall / SLOT);
         let watch = Watch::counts();
         let marker = visitor.map(|visitor| format!("{own}@kennel:u{visitor}")).unwrap_or_default();
-        let life = world.network.life(server, marker.as_bytes());
+        let life = world.life(server, marker.as_bytes());
         let at = counts.0.borrow().len();
         counts.0.borrow_mut().push(Count {
             key,
@@ -97,7 +97,7 @@ async fn count(world: Rc<World>, counts: Rc<Counts>, client: usize, unique: bool
         {
             let count = &mut counts.0.borrow_mut()[at];
             count.acknowledged = (!reads).then(|| world.executor.now());
-            let unchanged = world.network.life(server, marker.as_bytes()) == life;
+            let unchanged = world.life(server, marker.as_bytes()) == life;
             if let (Some((_, held)), true) = (&count.visitor, unchanged) {
                 held.set(Some(life));
             }
@@ -117,8 +117,7 @@ impl Counts {
         let of_key = || counts.iter().filter(|count| count.key == key);
         let age = |count: &Count| begun.saturating_sub(count.begun);
         let whole = if smooth { WINDOW - SLOT } else { WINDOW } - world.plan.spread;
-        let lives =
-            |count: &&Count| count.executed.get() == Some(world.network.life(server, count.slot.as_bytes()));
+        let lives = |count: &&Count| count.executed.get() == Some(world.life(server, count.slot.as_bytes()));
         let before = |count: &&Count| count.acknowledged.is_some_and(|at| at <= begun) && age(count) <= whole;
         let least: u64 = of_key().filter(lives).filter(before).map(|count| count.delta).sum();
         let recent = |count: &&Count| age(count) <= WINDOW + SLOT + world.plan.spread;

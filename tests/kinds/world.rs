@@ -5,12 +5,14 @@ use std::rc::Rc;
 
 use kennel::error::Failure;
 use kennel::kinds::{
-    self, Command, Inputs, Kind, Machine, Memory, Mode, Operation, Outcome, Replies, Reply, Request, Step,
+    self, Command, Copied, Inputs, Kind, Machine, Memory, Mode, Operation, Outcome, Replies, Reply, Request,
+    Step,
 };
 
 use super::executor::Executor;
 use super::mutants::Mutant;
 use super::network::{Life, Network};
+use super::places::{OnPlaces, Places, move_places};
 use super::plan::Plan;
 
 /// After so many checked replies, a schedule ends.
@@ -20,6 +22,7 @@ pub struct World {
     pub executor: Executor,
     pub network: Rc<Network>,
     pub plan: Plan,
+    pub places: Places,
     violation: RefCell<Option<String>>,
     trace: Option<RefCell<Vec<String>>>,
     /// How often what a test wants to see has happened.
@@ -30,7 +33,10 @@ pub struct World {
     offsets: RefCell<Vec<u64>>,
 }
 
-/// The life of the item when a command was executed.
+/// The life of what has two copies.
+const ONLY_LIFE: Life = (0, 0);
+
+/// The life of the item when a command was executed. What is sent to copies may be executed from then on.
 pub type Executed = Rc<Cell<Option<Life>>>;
 
 /// Notes the execution of one of the commands that a client's command consists of.
@@ -64,6 +70,7 @@ impl World {
         let executor = Executor::seeded(plan.seed);
         let network = Network::new(executor.clone(), plan.clone());
         let world = Rc::new(World {
+            places: Places::new(plan.sidecars),
             memories: (0..plan.sidecars).map(|_| Memory::default()).collect(),
             offsets: RefCell::new(vec![0; plan.sidecars]),
             violation: RefCell::new(None),
@@ -74,6 +81,9 @@ impl World {
             executor: executor.clone(),
         });
         begin(&world);
+        if world.plan.faults && world.plan.copies {
+            executor.spawn(move_places(Rc::clone(&world)));
+        }
         if world.plan.faults {
             executor.spawn(Rc::clone(&network).fail());
         }
@@ -117,6 +127,19 @@ impl World {
         Inputs { now, random: self.executor.below(u64::MAX) }
     }
 
+    /// This kind, on as many servers as the schedule says.
+    pub fn kind(&self, kind: Kind) -> Kind {
+        match self.plan.copies {
+            true => Kind::Copied(Copied { of: Some(Box::new(kind)) }),
+            false => kind,
+        }
+    }
+
+    /// The life that an item has now. What has copies has one only.
+    pub fn life(&self, server: usize, key: &[u8]) -> Life {
+        if self.plan.copies { ONLY_LIFE } else { self.network.life(server, key) }
+    }
+
     /// The machine for a client's valid command.
     pub fn machine(
         &self,
@@ -136,7 +159,7 @@ impl World {
         self.executor.sleep(1 + self.executor.below(self.plan.pause)).await;
     }
 
-    /// Carries out one command of a client, as `proxy::structures` does.
+    /// Carries out one command of a client, as `proxy::structures` does. `server`: the one that it is for, if there are no copies.
     pub async fn carry_out(
         &self,
         sidecar: usize,
@@ -145,13 +168,16 @@ impl World {
         watch: &Watch,
     ) -> Outcome {
         let mut replies = Replies::new();
+        let mut copies = OnPlaces::new(self, sidecar);
         loop {
-            let commands = match machine.resume(replies, &self.inputs(sidecar)) {
+            replies = match machine.resume(replies, &self.inputs(sidecar)) {
                 Step::Done(outcome) => return outcome,
-                Step::Send(commands) => commands,
-                Step::SendCopies(commands) => panic!("{commands:?} is for copies"),
+                Step::Send(commands) => self.round_trip(sidecar, server, commands, watch).await,
+                Step::SendCopies(commands) => {
+                    watch.executed.set(Some(ONLY_LIFE));
+                    copies.round_trip(commands).await
+                }
             };
-            replies = self.round_trip(sidecar, server, commands, watch).await;
         }
     }
 
