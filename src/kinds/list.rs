@@ -11,6 +11,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use foldhash::fast::RandomState;
 
 use super::command::{Cas, Command, Commands, Mode, Operation, Replies, Reply, Value};
 use super::expiry::exptime;
@@ -116,9 +117,14 @@ struct Elements<'a> {
 
 impl Elements<'_> {
     fn of(data: &[u8]) -> Elements<'_> {
-        let lines = data.strip_suffix(b"\n").unwrap_or(data);
-        let (mut seen, mut live, mut dead) = (HashSet::new(), Vec::new(), 0);
-        for line in lines.rsplit(|byte| *byte == b'\n') {
+        let count = memchr::memchr_iter(b'\n', data).count() + 1;
+        let mut seen = HashSet::with_capacity_and_hasher(count, RandomState::default());
+        let (mut live, mut dead) = (Vec::with_capacity(count), 0);
+        let mut end = data.len();
+        // From the last line to the first, before each line feed and at the beginning.
+        for start in memchr::memrchr_iter(b'\n', data).map(|feed| feed + 1).chain([0]) {
+            let line = &data[start..end];
+            end = start.saturating_sub(1);
             match line {
                 [] => {}
                 [b'+', element @ ..] if seen.insert(element) => live.push(element),

@@ -13,6 +13,7 @@ mod element;
 use std::collections::HashMap;
 
 use bytes::{Bytes, BytesMut};
+use foldhash::fast::RandomState;
 
 pub(super) use self::element::begin as begin_element;
 use super::command::{Cas, Command, Commands, Mode, Operation, Replies, Reply};
@@ -89,9 +90,17 @@ fn element_key(own: &[u8], name: &[u8]) -> ItemKey {
 
 /// The names in an item, each once, with whether its element was absent before.
 fn names(data: &[u8]) -> (Vec<(Bytes, bool)>, usize) {
-    let mut at: HashMap<&[u8], usize> = HashMap::new();
-    let (mut names, mut lines) = (Vec::<(Bytes, bool)>::new(), 0);
-    for line in data.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+    let count = memchr::memchr_iter(b'\n', data).count() + 1;
+    let mut at: HashMap<&[u8], usize, RandomState> =
+        HashMap::with_capacity_and_hasher(count, RandomState::default());
+    let (mut names, mut lines) = (Vec::<(Bytes, bool)>::with_capacity(count), 0);
+    let mut start = 0;
+    for end in memchr::memchr_iter(b'\n', data).chain([data.len()]) {
+        let line = &data[start..end];
+        start = end + 1;
+        if line.is_empty() {
+            continue;
+        }
         lines += 1;
         let [mark @ (b'+' | b'?'), name @ ..] = line else { continue };
         if !is_name(name) {
