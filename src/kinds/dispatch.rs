@@ -82,7 +82,9 @@ pub fn begin(
         Kind::Counter(settings) => Box::new(counter::begin(settings, key, request, now)?),
         Kind::List(settings) => list::begin(settings, key, length, request)?,
         Kind::Lock(settings) => lock::begin(settings, key, request, Order::Kept, now)?,
-        Kind::Log(settings) => log::begin(settings, key, length, request, Some(&memory.log_ends), now)?,
+        Kind::Log(settings) => {
+            log::begin(settings, key, length, request, &memory.log_ends, Order::Kept, now)?
+        }
         // An element is stored by the client's own command: see `note`.
         Kind::Table(_) => table::begin(&key[..length], request)?,
         Kind::Window(settings) => window::begin(settings, key, length, request, Order::Kept, now)?,
@@ -110,7 +112,9 @@ fn begin_on_copies(
             }
         }
         Some(Kind::Lock(settings)) => lock::begin(settings, key, request, Order::NotKept, now)?,
-        Some(Kind::Log(settings)) => log::begin(settings, key, length, request, None, now)?,
+        Some(Kind::Log(settings)) => {
+            log::begin(settings, key, length, request, &memory.log_ends, Order::NotKept, now)?
+        }
         Some(Kind::Window(settings)) => window::begin(settings, key, length, request, Order::NotKept, now)?,
         Some(kind) => begin(kind, key, length, request, memory, now)?,
     };

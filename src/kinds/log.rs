@@ -6,8 +6,8 @@
 //! seen no number of the slot, the place decides. So a part has at most [`PART`] and what was appended at the same time, and no
 //! writer has to find out that a part is full. Slots are named by their absolute number, so no name is ever used twice.
 //!
-//! Where the order of a round trip is not kept, the place is reserved before the entry is appended, and a read reads the parts once more
-//! until those behind the newest have not changed.
+//! Where the order of a round trip is not kept, an entry may be there before its place is reserved. So a tail reads the parts of a slot also
+//! if as many bytes are reserved as it has seen. And a read reads the parts once more, until those behind the newest have not changed.
 //!
 //! A tail looks at the previous slot until the current one is over. An append that is not acknowledged by then has failed, so an
 //! acknowledged entry is in a place that every tail still looks at. A read gets the newest part first: an entry that was appended
@@ -53,13 +53,14 @@ pub(super) fn items_below(settings: &Log, own: &[u8], now: u64) -> Vec<ItemKey> 
 }
 
 /// Begins a client's command. The first `length` bytes of `key` are the log's own key. `ends`: what this process knows of the logs of the
-/// rule, if the order of commands in a round trip is kept.
+/// rule.
 pub(super) fn begin(
     settings: &Log,
     key: &[u8],
     length: usize,
     request: Request<'_>,
-    ends: Option<&Arc<LogEnds>>,
+    ends: &Arc<LogEnds>,
+    order: Order,
     now: u64,
 ) -> Result<Box<dyn Machine>, &'static str> {
     let (own, rest) = key.split_at(length);
@@ -77,7 +78,7 @@ pub(super) fn begin(
             }
             let data = Bytes::copy_from_slice(data);
             let own = ItemKey::from_slice(own);
-            Box::new(Append::new(own, settings.clone(), data, ends.cloned(), slots))
+            Box::new(Append::new(own, settings.clone(), data, Arc::clone(ends), slots))
         }
         Request::Get => {
             let place = match rest {
@@ -99,7 +100,6 @@ pub(super) fn begin(
                 }
                 Some(Place::Behind(_)) => return Err(NOT_A_PLACE),
             }
-            let order = if ends.is_some() { Order::Kept } else { Order::NotKept };
             Box::new(Read::new(ItemKey::from_slice(own), first, last, behind, slots, order))
         }
         _ => return Err(COMMANDS),

@@ -25,8 +25,7 @@ pub(super) struct Append {
     own: ItemKey,
     settings: Log,
     data: Bytes,
-    /// `None`: the place must be reserved before the entry is appended.
-    ends: Option<Arc<LogEnds>>,
+    ends: Arc<LogEnds>,
     /// Those in which it has reserved its place.
     slots: Slots,
     part: usize,
@@ -50,13 +49,7 @@ enum AppendStep {
 
 impl Append {
     /// Begins to append `data`, which is not empty.
-    pub(super) fn new(
-        own: ItemKey,
-        settings: Log,
-        data: Bytes,
-        ends: Option<Arc<LogEnds>>,
-        slots: Slots,
-    ) -> Append {
+    pub(super) fn new(own: ItemKey, settings: Log, data: Bytes, ends: Arc<LogEnds>, slots: Slots) -> Append {
         Append { own, settings, data, ends, slots, part: 0, step: AppendStep::Begin, rounds: 0 }
     }
 
@@ -88,7 +81,7 @@ impl Append {
 
     /// The part of the last place in the current slot that is known.
     fn known_part(&self) -> Option<usize> {
-        let end = self.ends.as_ref()?.get(&self.own, self.slots.current)?;
+        let end = self.ends.get(&self.own, self.slots.current)?;
         usize::try_from(end / PART).ok().filter(|part| *part < MAX_PARTS)
     }
 
@@ -121,8 +114,8 @@ impl Append {
     /// was seen.
     fn is_lost(&self, end: u64) -> bool {
         let is_lost = end < self.part as u64 * PART;
-        if let (true, Some(ends)) = (is_lost, &self.ends) {
-            ends.forget(&self.own);
+        if is_lost {
+            self.ends.forget(&self.own);
         }
         is_lost
     }
@@ -160,8 +153,8 @@ impl Machine for Append {
         let now = inputs.now;
         let mut replies = replies.into_iter();
         let (first, second) = (replies.next(), replies.next());
-        if let (Some(Reply::Number(end, ..)), Some(ends)) = (&first, &self.ends) {
-            ends.saw(&self.own, self.slots.current, *end);
+        if let Some(Reply::Number(end, ..)) = first {
+            self.ends.saw(&self.own, self.slots.current, end);
         }
         match (self.step, first, second) {
             (AppendStep::Begin, ..) => {

@@ -67,8 +67,10 @@ impl Read {
     /// Gets the parts of the slots in which so much was reserved.
     fn parts(&mut self, found: &[Items]) -> Step {
         let reserved = |slot| number_of(found, &reserved_key(&self.own, slot).ok()?);
-        // What was seen of a slot may be all. An older slot is read also then: see below.
-        let is_new = |slot: &u64| reserved(*slot).is_some_and(|bytes| self.seen(*slot) != bytes);
+        // What was seen of a slot may be all, unless it may have been seen before it was reserved. An older slot is read also then: see
+        // below.
+        let may_be_all = |slot, bytes| self.order == Order::Kept && self.seen(slot) == bytes;
+        let is_new = |slot: &u64| reserved(*slot).is_some_and(|bytes| !may_be_all(*slot, bytes));
         let Some(newest) = (self.first..=self.last).rev().find(is_new) else {
             return self.answer(&[], &[]);
         };

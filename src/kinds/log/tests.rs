@@ -12,7 +12,7 @@ use crate::error::Failure;
 use crate::kinds::command::{Cas, Command, Mode, Operation, Reply};
 use crate::kinds::gets::MAX_LINE;
 use crate::kinds::item::own_length;
-use crate::kinds::machine::{Inputs, Outcome, Step};
+use crate::kinds::machine::{Inputs, Order, Outcome, Step};
 use crate::kinds::many::{Items, Keys};
 
 const NOW: u64 = 1_700_000_000_000;
@@ -36,11 +36,11 @@ fn sent(step: Step) -> Vec<Command> {
 
 fn append(data: &[u8]) -> Result<Box<dyn Machine>, &'static str> {
     let store = Request::Store { verb: Verb::Append, data, flags: 0, exptime: 0 };
-    begin(&settings(), b"k", 1, store, Some(&Arc::default()), NOW)
+    begin(&settings(), b"k", 1, store, &Arc::default(), Order::Kept, NOW)
 }
 
 fn read(key: &[u8]) -> Box<dyn Machine> {
-    begin(&settings(), key, 1, Request::Get, Some(&Arc::default()), NOW).unwrap()
+    begin(&settings(), key, 1, Request::Get, &Arc::default(), Order::Kept, NOW).unwrap()
 }
 
 fn reserved(machine: &mut dyn Machine, end: u64) -> Step {
@@ -61,7 +61,7 @@ fn an_entry_goes_to_the_part_in_which_its_place_begins() {
 fn append_behind(ends: &Arc<LogEnds>, seen: u64, data: &[u8]) -> Box<dyn Machine> {
     ends.saw(b"k", SLOT, seen);
     let store = Request::Store { verb: Verb::Append, data, flags: 0, exptime: 0 };
-    begin(&settings(), b"k", 1, store, Some(ends), NOW).unwrap()
+    begin(&settings(), b"k", 1, store, ends, Order::Kept, NOW).unwrap()
 }
 
 #[test]
@@ -170,9 +170,9 @@ fn an_entry_and_the_key_of_a_log_have_limits() {
     assert_eq!(append(&vec![b'x'; MAX_ENTRY + 1]).err(), Some(ENTRY_TOO_LARGE));
     assert_eq!(append(b"").err(), Some(ENTRY_TOO_LARGE));
     let key = [b'k'; MAX_OWN + 1];
-    assert!(begin(&settings(), &key[1..], MAX_OWN, Request::Get, Some(&Arc::default()), NOW).is_ok());
+    assert!(begin(&settings(), &key[1..], MAX_OWN, Request::Get, &Arc::default(), Order::Kept, NOW).is_ok());
     assert_eq!(
-        begin(&settings(), &key, MAX_OWN + 1, Request::Get, Some(&Arc::default()), NOW).err(),
+        begin(&settings(), &key, MAX_OWN + 1, Request::Get, &Arc::default(), Order::Kept, NOW).err(),
         Some(TOO_LONG)
     );
 }
@@ -221,7 +221,8 @@ fn where_the_order_is_not_kept_parts_are_read_again_until_those_behind_the_newes
     let slots = [(SLOT - 1, 1), (SLOT, PART + 1)]
         .map(|(slot, bytes)| (reserved_key(b"k", slot).unwrap(), Bytes::from(bytes.to_string())));
     let begun = || {
-        let mut machine = begin(&settings(), b"k", 1, Request::Get, None, NOW).unwrap();
+        let mut machine =
+            begin(&settings(), b"k", 1, Request::Get, &Arc::default(), Order::NotKept, NOW).unwrap();
         sent(machine.resume(smallvec![], &inputs(NOW)));
         let reserved = smallvec![Reply::Items(Items::from_iter(slots.clone()))];
         assert_eq!(asked(machine.resume(reserved, &inputs(NOW))), parts);
@@ -238,6 +239,20 @@ fn where_the_order_is_not_kept_parts_are_read_again_until_those_behind_the_newes
     let mut machine = begun();
     assert_eq!(asked(machine.resume(items(&[(1, "bb"), (2, "a")]), &inputs(NOW))), parts[2..]);
     assert_eq!(data(machine.resume(items(&[(2, "aa")]), &inputs(NOW))), "aabbc");
+}
+
+#[test]
+fn a_tail_that_has_seen_as_much_as_is_reserved_reads_on_where_an_entry_may_be_there_before_its_place() {
+    let cursor = Cursor { first: SLOT, seen: vec![vec![5]] }.text();
+    for (order, reads) in [(Order::Kept, false), (Order::NotKept, true)] {
+        let key = format!("k@{cursor}");
+        let mut machine =
+            begin(&settings(), key.as_bytes(), 1, Request::Get, &Arc::default(), order, NOW).unwrap();
+        sent(machine.resume(smallvec![], &inputs(NOW)));
+        let reserved = (reserved_key(b"k", SLOT).unwrap(), Bytes::from_static(b"5"));
+        let step = machine.resume(smallvec![Reply::Items(Items::from_iter([reserved]))], &inputs(NOW));
+        assert_eq!(matches!(step, Step::Send(_)), reads, "{order:?}");
+    }
 }
 
 #[test]
@@ -281,7 +296,7 @@ fn an_entry_that_was_seen_is_not_seen_again_whatever_slot_it_is_in() {
     ] {
         let key = format!("k@{place}");
         let mut machine =
-            begin(&settings(), key.as_bytes(), 1, Request::Get, Some(&Arc::default()), now).unwrap();
+            begin(&settings(), key.as_bytes(), 1, Request::Get, &Arc::default(), Order::Kept, now).unwrap();
         let (reserved, parts) = slot_items(stored);
         sent(machine.resume(smallvec![], &inputs(now)));
         let step = match machine.resume(smallvec![reserved], &inputs(now)) {
@@ -300,7 +315,10 @@ fn an_entry_that_was_seen_is_not_seen_again_whatever_slot_it_is_in() {
 fn a_command_that_logs_do_not_have_is_refused_with_those_that_they_have() {
     for request in [Request::Delete, Request::Other, Request::Count { decr: false, delta: 1, initial: None }]
     {
-        assert_eq!(begin(&settings(), b"k", 1, request, Some(&Arc::default()), NOW).err(), Some(COMMANDS));
+        assert_eq!(
+            begin(&settings(), b"k", 1, request, &Arc::default(), Order::Kept, NOW).err(),
+            Some(COMMANDS)
+        );
     }
 }
 
