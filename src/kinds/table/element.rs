@@ -1,16 +1,17 @@
 //! A client's command that may store an element, as one machine, for servers that do not keep the order of a round trip: the name is
-//! appended, then the element is stored, and then the names are looked at once more, each behind what comes before.
+//! appended, unless it is there, then the element is stored, and then the names are looked at once more, each behind what comes before.
 
 use bytes::Bytes;
+use smallvec::smallvec;
 
-use super::super::command::{Command, Mode, Operation, Replies, Reply};
+use super::super::command::{Command, Commands, Mode, Operation, Replies, Reply};
 use super::super::counter;
 use super::super::expiry::limited;
 use super::super::item::ItemKey;
 use super::super::machine::{Inputs, Machine, Outcome, Step};
 use super::super::request::{Request, Verb};
 use super::super::settings::Table;
-use super::note;
+use super::{line, note};
 use crate::error::Failure;
 
 /// A command that may store an element.
@@ -18,6 +19,8 @@ use crate::error::Failure;
 struct Element {
     /// What notes the name.
     note: Box<dyn Machine>,
+    /// The line with it.
+    line: Bytes,
     store: Command,
     stage: Stage,
 }
@@ -25,7 +28,10 @@ struct Element {
 #[derive(Debug)]
 enum Stage {
     Begin,
-    /// The name is appended. The last command of the note's first round trip is kept for later.
+    /// The names are read: whether the name must be appended by these commands. The last command of the note's first round trip is
+    /// kept for later.
+    Reading(Commands, Command),
+    /// The name is appended.
     Naming(Command),
     /// The element is stored. The replies to the note so far.
     Storing(Command, Replies),
@@ -59,10 +65,41 @@ pub(in crate::kinds) fn begin(
         _ => return Ok(None),
     };
     let store = Command { key: ItemKey::from_slice(key), operation };
-    Ok(Some(Box::new(Element { note: note(key, length)?, store, stage: Stage::Begin })))
+    let note = note(key, length)?;
+    let line = line(b"+", key.get(length + 1..).unwrap_or_default());
+    Ok(Some(Box::new(Element { note, line, store, stage: Stage::Begin })))
 }
 
 impl Element {
+    fn begin(&mut self, inputs: &Inputs) -> Step {
+        let mut commands = match self.note.resume(Replies::new(), inputs) {
+            Step::Send(commands) => commands,
+            step => return step,
+        };
+        let (Some(last), Some(names)) = (commands.pop(), commands.first().map(|first| first.key.clone()))
+        else {
+            return Step::Done(Outcome::Failed(Failure::Refused));
+        };
+        self.stage = Stage::Reading(commands, last);
+        Step::Send(vec![Command { key: names, operation: Operation::Get }])
+    }
+
+    /// The names are read. If the name is among them, its append is as good as done.
+    fn read(&mut self, append: Commands, last: Command, reply: Option<&Reply>) -> Step {
+        match reply {
+            Some(Reply::Item(names))
+                if names.data.split_inclusive(|byte| *byte == b'\n').any(|of| of == self.line) =>
+            {
+                self.stage = Stage::Storing(last, smallvec![Reply::NotStored, Reply::Stored(names.cas)]);
+                Step::Send(vec![self.store.clone()])
+            }
+            _ => {
+                self.stage = Stage::Naming(last);
+                Step::Send(append)
+            }
+        }
+    }
+
     /// The element is stored, or not.
     fn stored(&mut self, last: Command, named: Replies, reply: Option<&Reply>) -> Step {
         let outcome = match reply {
@@ -85,21 +122,11 @@ impl Machine for Element {
             _ => None,
         });
         let outcome = match (std::mem::replace(&mut self.stage, Stage::Begin), failed) {
-            (Stage::Begin, _) => {
-                return match self.note.resume(Replies::new(), inputs) {
-                    Step::Send(mut commands) => match commands.pop() {
-                        Some(last) => {
-                            self.stage = Stage::Naming(last);
-                            Step::Send(commands)
-                        }
-                        None => Step::Done(Outcome::Failed(Failure::Refused)),
-                    },
-                    step => step,
-                };
-            }
-            (Stage::Naming(_) | Stage::Storing(..), Some(failure)) => {
+            (Stage::Begin, _) => return self.begin(inputs),
+            (Stage::Reading(..) | Stage::Naming(_) | Stage::Storing(..), Some(failure)) => {
                 return Step::Done(Outcome::Failed(failure));
             }
+            (Stage::Reading(append, last), None) => return self.read(append, last, replies.first()),
             (Stage::Naming(last), None) => {
                 self.stage = Stage::Storing(last, replies);
                 return Step::Send(vec![self.store.clone()]);
