@@ -21,6 +21,9 @@ pub const COPY_BYTES: usize = HEADER + SUFFIX;
 /// How long the record of a value is kept that was deleted or not yet stored, in ms.
 pub(super) const KEPT_WITHOUT_VALUE: u64 = 60_000;
 
+/// The largest CAS that clients see.
+const MAX_CAS: u64 = 1 << 53;
+
 /// A record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
@@ -60,9 +63,13 @@ impl Record {
         self.data.is_some() && (self.ends == 0 || self.ends > now)
     }
 
-    /// The CAS that clients see: another one after every change, never 0.
+    /// The CAS that clients see: another one after every change, never 0, and none above 2^53: some clients keep numbers in floating
+    /// point, or with a sign.
     pub(super) fn cas(&self) -> u64 {
-        self.life.wrapping_add(self.change).max(1)
+        match self.life.wrapping_add(self.change) % MAX_CAS {
+            0 => MAX_CAS,
+            cas => cas,
+        }
     }
 
     /// The seconds that the value still lives, rounded up; `None`: for ever.
@@ -156,6 +163,19 @@ mod tests {
         }
         let record = Record { life: 1, change: 2, ends: 3, flags: 7, data: Some(Bytes::from_static(b"x")) };
         assert_eq!(&record.encode()[..], b"0000000000000001 0000000000000002 0000000000000003 =\nx");
+    }
+
+    #[test]
+    fn the_cas_is_another_one_after_every_change_and_exact_in_floating_point() {
+        for life in [0, 1, 7, MAX_CAS - 3, MAX_CAS, u64::MAX - 3, u64::MAX, 0xfedc_ba98_7654_3210] {
+            let mut record = Record { life, ..Record::nothing(1) };
+            for _ in 0..8 {
+                let next = record.changed(None, 0, 0);
+                assert_ne!(record.cas(), next.cas(), "{life}");
+                assert!((1..=1 << 53).contains(&next.cas()), "{life}");
+                record = next;
+            }
+        }
     }
 
     #[test]
