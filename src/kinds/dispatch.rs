@@ -34,11 +34,16 @@ pub fn split_store(kind: &Kind, length: usize, key: &[u8]) -> usize {
     }
 }
 
-/// The error for a command that this kind does not have, which names those that it has.
-pub fn commands_of(kind: &Kind) -> &'static str {
+/// The error for a command that this kind does not have, which names those that it has. `part`: whether the command is on a part of the
+/// structure.
+pub fn commands_of(kind: &Kind, part: bool) -> &'static str {
     match kind {
         Kind::Copied(Copied { of: None }) => copies::COMMANDS,
-        Kind::Copied(Copied { of: Some(kind) }) => commands_of(kind),
+        Kind::Copied(Copied { of: Some(kind) }) => match **kind {
+            // An element is a value with copies.
+            Kind::Table(_) if part => copies::COMMANDS,
+            _ => commands_of(kind, part),
+        },
         Kind::Counter(_) => counter::COMMANDS,
         Kind::List(_) => list::COMMANDS,
         Kind::Lock(_) => lock::COMMANDS,
@@ -129,8 +134,8 @@ fn begin_on_copies(
 /// The length of the longest key of an item that a command on this key uses.
 fn longest_item(kind: Option<&Kind>, key: &[u8], length: usize) -> usize {
     match kind {
-        // That of a visitor.
-        Some(Kind::Window(_)) if length < key.len() => key.len() + INFIX.len(),
+        // That of a visitor, or of another item of the window.
+        Some(Kind::Window(_)) => (key.len() + INFIX.len()).max(length + MAX_BELOW),
         Some(Kind::Table(_)) => key.len().max(length + MAX_BELOW),
         _ => length + MAX_BELOW,
     }

@@ -157,7 +157,10 @@ impl Get {
             }
             KeyClass::Structure(key) => {
                 let refused = match self.kind.exptime {
-                    Some(_) => Some(kinds::commands_of(&proxy.structure(&key).kind)),
+                    Some(_) => {
+                        let is_part = key.length < key.key.len();
+                        Some(kinds::commands_of(&proxy.structure(&key).kind, is_part))
+                    }
                     // Those of text clients are text.
                     None => key.refused_unless_text(),
                 };

@@ -1,7 +1,9 @@
 //! Structures for binary clients: the commands of each kind, and an error that names them for any other.
 
-use super::{fleet, rule, text};
+use super::{Fleet, rule, text, with_one_copy_and_two};
 use crate::binary::packet::*;
+
+with_one_copy_and_two!(a_binary_client_has_the_commands_of_each_kind_and_no_other,);
 
 const COUNTER: &str = "a counter has only the commands incr, decr, get, set, add, delete";
 const WINDOW: &str = "a window has only the commands incr, get, delete";
@@ -9,8 +11,7 @@ const LIST: &str = "a list has only the commands append, get, get KEY@ELEMENT, d
 const TABLE: &str = "a table has only the commands get, delete, and any command on KEY/NAME";
 const LOCK: &str = "a lock has only the commands add, get, delete";
 
-#[test]
-fn a_binary_client_has_the_commands_of_each_kind_and_no_other() {
+fn a_binary_client_has_the_commands_of_each_kind_and_no_other(fleet: Fleet) {
     let rules = [
         rule("hits", "hits:*", "counter", "ttl = \"1h\""),
         rule("rate", "rate:*", "window", "window = \"1h\""),
@@ -67,7 +68,7 @@ fn a_binary_client_has_the_commands_of_each_kind_and_no_other() {
     assert_eq!(client.ask(Packet::count(INCREMENT, "cart:1/none", 7, never)).status, NOT_FOUND);
     assert_eq!(client.ask(Packet::new(APPEND, "cart:1/ann").with_value("+")).status, SUCCESS);
     assert_eq!(other.get("cart:1/ann").as_deref(), Some("one+"));
-    let listed = other.get("cart:1").unwrap();
+    let listed = other.get("cart:1").expect("a listing");
     assert!(["ann\nn\n", "n\nann\n"].contains(&listed.as_str()), "{listed}");
     assert_eq!(client.set("cart:1/a b", "x"), INVALID);
     assert_eq!(client.ask(Packet::new(DELETE, "cart:1/n")).status, SUCCESS);

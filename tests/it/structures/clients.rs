@@ -5,12 +5,24 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{fleet, rule, text};
+use super::{Fleet, fleet, rule, text, with_one_copy_and_two};
 use crate::libraries::{go, node, php, python, root, ruby};
 use crate::world::{Kennel, Memcached};
 
+// Those of a CAS in classic commands: other clients cannot name that of a table's element if it has copies.
+with_one_copy_and_two!(
+    pymemcache_uses_every_kind,
+    php_memcached_uses_every_kind,
+    node_memcached_uses_every_kind,
+);
+
 /// Runs a script, which must report each kind. Returns the servers and sidecars that it has used.
-fn must_work(script: &str, mut runtime: Command, more: &[&str]) -> (Vec<Memcached>, [Kennel; 2]) {
+fn must_work(
+    fleet: Fleet,
+    script: &str,
+    mut runtime: Command,
+    more: &[&str],
+) -> (Vec<Memcached>, [Kennel; 2]) {
     let (servers, [a, b]) = fleet(&[
         rule("hits", "hits:*", "counter", ""),
         rule("rate", "rate:*", "window", "window = \"1h\""),
@@ -40,30 +52,27 @@ fn here() -> PathBuf {
     root().join("tests/it/structures/clients")
 }
 
-#[test]
-fn pymemcache_uses_every_kind() {
-    must_work("pymemcache_kinds.py", python(), &[]);
+fn pymemcache_uses_every_kind(fleet: Fleet) {
+    must_work(fleet, "pymemcache_kinds.py", python(), &[]);
 }
 
 #[test]
 fn pylibmc_uses_every_kind() {
-    must_work("pylibmc_kinds.py", python(), &[]);
+    must_work(fleet, "pylibmc_kinds.py", python(), &[]);
 }
 
-#[test]
-fn php_memcached_uses_every_kind() {
-    must_work("php_memcached_kinds.php", php(), &[]);
+fn php_memcached_uses_every_kind(fleet: Fleet) {
+    must_work(fleet, "php_memcached_kinds.php", php(), &[]);
 }
 
 #[test]
 fn dalli_uses_every_kind() {
-    must_work("dalli_kinds.rb", ruby(), &["meta"]);
-    must_work("dalli_kinds.rb", ruby(), &["binary"]);
+    must_work(fleet, "dalli_kinds.rb", ruby(), &["meta"]);
+    must_work(fleet, "dalli_kinds.rb", ruby(), &["binary"]);
 }
 
-#[test]
-fn node_memcached_uses_every_kind() {
-    let (_servers, [sidecar, _]) = must_work("node_memcached_kinds.js", node(), &[]);
+fn node_memcached_uses_every_kind(fleet: Fleet) {
+    let (_servers, [sidecar, _]) = must_work(fleet, "node_memcached_kinds.js", node(), &[]);
     // As the page says of a log.
     let entries = text(&mut sidecar.client(), "log:orders");
     assert_eq!(entries.as_deref(), Some("order 17 paid\\\norder 18 paid\\\n"));
@@ -71,7 +80,7 @@ fn node_memcached_uses_every_kind() {
 
 #[test]
 fn gomemcache_uses_every_kind() {
-    must_work("gomemcache_kinds.go", go(), &[]);
+    must_work(fleet, "gomemcache_kinds.go", go(), &[]);
 }
 
 /// The lines between "example: KIND" and "end" in a comment, for each kind.

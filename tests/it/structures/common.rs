@@ -5,14 +5,19 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{fleet, rule, store, text};
+use super::{Fleet, fleet, rule, store, text, with_one_copy_and_two};
 use crate::between::{Between, pump};
 use crate::world::{
     Kennel, Memcached, addresses, direct, eventually, guarded, holder, memcacheds, raw, sidecar_toml, within,
 };
 
-#[test]
-fn one_get_may_name_structures_raw_and_guarded_keys_and_answers_in_order() {
+with_one_copy_and_two!(
+    one_get_may_name_structures_raw_and_guarded_keys_and_answers_in_order,
+    quiet_commands_are_quiet_and_their_errors_are_not,
+    pipelined_commands_of_one_client_take_effect_in_order,
+);
+
+fn one_get_may_name_structures_raw_and_guarded_keys_and_answers_in_order(fleet: Fleet) {
     let rules = [
         rule("hits", "hits:*", "counter", ""),
         rule("rate", "rate:*", "window", "window = \"1h\""),
@@ -48,8 +53,10 @@ fn one_get_may_name_structures_raw_and_guarded_keys_and_answers_in_order() {
         "hits:1",
     ];
     let items = b.get_many(&all);
-    let found: Vec<_> =
-        items.iter().map(|item| (item.key.as_str(), std::str::from_utf8(&item.value).unwrap())).collect();
+    let found: Vec<_> = items
+        .iter()
+        .map(|item| (item.key.as_str(), std::str::from_utf8(&item.value).expect("text")))
+        .collect();
     let expected = [
         ("hits:1", "4"),
         ("log:1", "one\n"),
@@ -101,8 +108,7 @@ fn without_a_structure_no_key_is_reserved() {
     assert_eq!(text(&mut b.client(), "r:1@kennel:x").as_deref(), Some("1"));
 }
 
-#[test]
-fn quiet_commands_are_quiet_and_their_errors_are_not() {
+fn quiet_commands_are_quiet_and_their_errors_are_not(fleet: Fleet) {
     let (_servers, [a, b]) = fleet(&[rule("hits", "hits:*", "counter", "")]);
     let (mut a, mut b) = (a.client(), b.client());
     a.send(b"incr hits:1 1 noreply\r\nset hits:2 0 0 1 noreply\r\n7\r\nappend hits:2 0 0 1 noreply\r\n7\r\n");
@@ -115,8 +121,7 @@ fn quiet_commands_are_quiet_and_their_errors_are_not() {
     assert_eq!(a.line(), "MN");
 }
 
-#[test]
-fn pipelined_commands_of_one_client_take_effect_in_order() {
+fn pipelined_commands_of_one_client_take_effect_in_order(fleet: Fleet) {
     let (_servers, [a, _b]) = fleet(&[rule("hits", "hits:*", "counter", "")]);
     let mut client = a.client();
     let mut sent = String::new();

@@ -1,5 +1,7 @@
 //! Values on two servers, of which one is killed, restarts empty, or hangs.
 
+mod commands;
+
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
@@ -9,20 +11,44 @@ use super::seen::explain;
 use super::{rule, store, text};
 use crate::client::Client;
 use crate::libraries::root;
-use crate::world::{Kennel, Memcached, addresses, eventually, memcacheds, sidecar_toml, timed};
+use crate::world::{
+    Kennel, Memcached, addresses, eventually, memcacheds, sidecar_toml, timed, with_long_windows,
+};
 
 /// Enough keys that each server has both first and second copies.
 const KEYS: usize = 24;
 /// Short durations of failover.
 const SHORT: &str = "window = \"1s\"\nfail_after = \"1s\"\nrecover_after = \"2s\"\n";
 
-/// Three servers and two sidecars that know all places.
+/// A rule whose values have two copies.
+fn copied(name: &str, pattern: &str, kind: &str, more: &str) -> String {
+    rule(name, pattern, kind, &format!("{more}\ncopies = 2"))
+}
+
+/// Three servers and two sidecars.
 fn fleet() -> (Vec<Memcached>, [Kennel; 2]) {
+    fleet_of(&[copied("counts", "count:*", "counter", "")], |toml| {
+        toml.replace("[pools.main]\n", &format!("[pools.main]\n{SHORT}"))
+    })
+}
+
+/// The same with two copies of every structure of these rules, and with durations and a timeout that a busy machine does not exceed.
+pub(super) fn fleet_with_copies(rules: &[String]) -> (Vec<Memcached>, [Kennel; 2]) {
+    let has_copies =
+        |rule: &String| !["raw", "guarded"].iter().any(|kind| rule.contains(&format!("kind = {kind:?}")));
+    let add = |rule: &String| if has_copies(rule) { format!("{rule}copies = 2\n") } else { rule.clone() };
+    let rules: Vec<_> = rules.iter().map(add).collect();
+    fleet_of(&rules, |toml| {
+        with_long_windows(&toml.replace("request_timeout = \"500ms\"", "request_timeout = \"10s\""))
+    })
+}
+
+/// Three servers and two sidecars that know all places, with a rule of sessions before these.
+fn fleet_of(rules: &[String], with: impl Fn(String) -> String) -> (Vec<Memcached>, [Kennel; 2]) {
     let servers = memcacheds(3);
-    let copies = |name, pattern, kind| rule(name, pattern, kind, "copies = 2");
-    let rules = [copies("sessions", "session:*", "raw"), copies("counts", "count:*", "counter")];
-    let toml = sidecar_toml(&addresses(&servers), &rules);
-    let toml = toml.replace("[pools.main]\n", &format!("[pools.main]\n{SHORT}"));
+    let sessions = copied("sessions", "session:*", "raw", "");
+    let rules: Vec<_> = std::iter::once(sessions).chain(rules.iter().cloned()).collect();
+    let toml = with(sidecar_toml(&addresses(&servers), &rules));
     let sidecars = [(); 2].map(|()| Kennel::start(&toml));
     for sidecar in &sidecars {
         until_writable(&mut sidecar.client(), "new");

@@ -4,9 +4,14 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 
-use super::{Ends, fleet, rule, store, text};
+use super::{Ends, Fleet, fleet, rule, store, text, with_one_copy_and_two};
 use crate::client::Client;
-use crate::world::{Kennel, Memcached, addresses, direct, sidecar_toml, without_failover};
+use crate::world::{Kennel, Memcached, addresses, direct, eventually, sidecar_toml, without_failover};
+
+with_one_copy_and_two!(
+    a_list_has_what_was_added_and_not_removed_since,
+    a_malformed_line_or_another_command_is_refused_and_changes_nothing,
+);
 
 const COMMANDS: &str = "CLIENT_ERROR a list has only the commands append, get, get KEY@ELEMENT, delete";
 const NO_LINES: &str = "CLIENT_ERROR each line of a list must be + or - and an element, without a carriage return or a backslash at its end";
@@ -34,15 +39,14 @@ fn stored(servers: &[Memcached], key: &str) -> (usize, Vec<i64>) {
     (size, ttls)
 }
 
-#[test]
-fn a_list_has_what_was_added_and_not_removed_since() {
-    let (servers, [a, b]) = fleet(&[rule("friends", "f:*", "list", "ttl = \"1h\"")]);
+fn a_list_has_what_was_added_and_not_removed_since(fleet: Fleet) {
+    let (_servers, [a, b]) = fleet(&[rule("friends", "f:*", "list", "ttl = \"1h\"")]);
     let (mut a, mut b) = (a.client(), b.client());
     assert_eq!(text(&mut a, "f:1"), None);
     assert_eq!(append(&mut a, "f:1", "+ann\n+bob\n+Cid Caesar\n"), "STORED");
     assert_eq!(append(&mut b, "f:1", "-bob\n+dan\n-nobody\n"), "STORED");
     assert_eq!(elements(&mut a, "f:1"), ["Cid Caesar", "ann", "dan"]);
-    assert!(text(&mut a, "f:1").unwrap().ends_with('\n'), "each element ends with a line feed");
+    assert!(text(&mut a, "f:1").expect("a listing").ends_with('\n'), "each element ends with a line feed");
     for (asked, expected) in [("ann", Some("1")), ("bob", None), ("dan", Some("1")), ("nobody", None)] {
         assert_eq!(text(&mut b, &format!("f:1@{asked}")).as_deref(), expected, "{asked}");
     }
@@ -55,17 +59,13 @@ fn a_list_has_what_was_added_and_not_removed_since() {
     assert_eq!(elements(&mut b, "f:1"), ["Cid Caesar", "dan", "eve", "fy"]);
     b.send(b"mg f:1@ann v\r\nmg f:1 s f t\r\n");
     assert_eq!((b.line(), b.line()), ("EN".into(), "HD s22 f0 t3600".into()));
-    // The whole list lives on with each append.
-    let (_, ttls) = stored(&servers, "f:1");
-    assert!(ttls.len() > 2 && ttls.iter().all(|ttl| (3_595..=3_600).contains(ttl)), "{ttls:?}");
     assert_eq!((a.delete("f:1"), b.delete("f:1")), ("DELETED".into(), "NOT_FOUND".into()));
     assert_eq!(text(&mut b, "f:1@dan"), None);
     assert_eq!(append(&mut b, "f:1", "-dan\n"), "STORED");
     assert_eq!(text(&mut b, "f:1"), None);
 }
 
-#[test]
-fn a_malformed_line_or_another_command_is_refused_and_changes_nothing() {
+fn a_malformed_line_or_another_command_is_refused_and_changes_nothing(fleet: Fleet) {
     let (_servers, [a, _b]) = fleet(&[rule("friends", "f:*", "list", "")]);
     let mut client = a.client();
     assert_eq!(append(&mut client, "f:1", "+ann\n"), "STORED");
@@ -93,6 +93,19 @@ fn a_malformed_line_or_another_command_is_refused_and_changes_nothing() {
     // The longest element can be asked for.
     assert_eq!(append(&mut client, "f:1", &format!("+{long}\n")), "STORED");
     assert_eq!(text(&mut client, &format!("f:1@{long}")).as_deref(), Some("1"));
+}
+
+#[test]
+fn a_list_lives_on_as_a_whole_with_each_append() {
+    let (servers, [a, b]) = fleet(&[rule("friends", "f:*", "list", "ttl = \"10s\"")]);
+    let (mut a, mut b) = (a.client(), b.client());
+    assert_eq!(append(&mut a, "f:1", "+ann\n+bob\n+cid\n+dan\n"), "STORED");
+    let (_, before) = stored(&servers, "f:1");
+    assert!(before.len() > 2, "{before:?}");
+    eventually("the items have aged", || stored(&servers, "f:1").1.iter().all(|ttl| *ttl <= 8));
+    assert_eq!(append(&mut b, "f:1", "-ann\n"), "STORED");
+    let (_, ttls) = stored(&servers, "f:1");
+    assert!(ttls.len() == before.len() && ttls.iter().all(|ttl| *ttl >= 9), "{ttls:?}");
 }
 
 #[test]

@@ -4,9 +4,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::{fleet, rule, store, text};
+use super::{Fleet, fleet, rule, store, text, with_one_copy_and_two};
 use crate::client::Client;
 use crate::world::{direct, eventually, holder};
+
+with_one_copy_and_two!(
+    a_lock_has_one_holder_and_only_its_connection_frees_it,
+    a_lock_is_free_as_soon_as_the_connection_of_its_holder_closes,
+    no_two_clients_of_two_sidecars_hold_a_lock_at_the_same_time,
+    pipelined_commands_on_a_lock_take_effect_in_order,
+);
 
 const COMMANDS: &str = "CLIENT_ERROR a lock has only the commands add, get, delete";
 
@@ -14,8 +21,7 @@ fn add(client: &mut Client, key: &str, owner: &str) -> String {
     store(client, &format!("add {key} 0 0"), owner)
 }
 
-#[test]
-fn a_lock_has_one_holder_and_only_its_connection_frees_it() {
+fn a_lock_has_one_holder_and_only_its_connection_frees_it(fleet: Fleet) {
     let (_servers, [a, b]) = fleet(&[rule("locks", "lock:*", "lock", "")]);
     let (mut first, mut second, mut same) = (a.client(), b.client(), a.client());
     assert_eq!(text(&mut second, "lock:1"), None);
@@ -37,8 +43,7 @@ fn a_lock_has_one_holder_and_only_its_connection_frees_it() {
     assert_eq!(a.metrics().sum("kennel_locks_total", &["rule=\"locks\"", "end=\"released\""]), 1.0);
 }
 
-#[test]
-fn a_lock_is_free_as_soon_as_the_connection_of_its_holder_closes() {
+fn a_lock_is_free_as_soon_as_the_connection_of_its_holder_closes(fleet: Fleet) {
     let (_servers, [a, b]) = fleet(&[rule("locks", "lock:*", "lock", "ttl = \"1h\"")]);
     let mut second = b.client();
     let mut first = a.client();
@@ -106,8 +111,7 @@ fn a_lock_that_is_lost_is_noticed_when_it_is_renewed() {
     assert_eq!(client.delete("lock:1"), "DELETED");
 }
 
-#[test]
-fn no_two_clients_of_two_sidecars_hold_a_lock_at_the_same_time() {
+fn no_two_clients_of_two_sidecars_hold_a_lock_at_the_same_time(fleet: Fleet) {
     let (_servers, sidecars) = fleet(&[rule("locks", "lock:*", "lock", "fence = true\nttl = \"30s\"")]);
     let (inside, holds, highest) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU64::new(0));
     let work = |mut client: Client, name: String| {
@@ -209,8 +213,7 @@ fn a_client_names_its_own_ttl_and_has_no_other_commands() {
     assert_eq!((client.line(), add(&mut other, "lock:4", "bob")), ("MN".into(), "STORED".into()));
 }
 
-#[test]
-fn pipelined_commands_on_a_lock_take_effect_in_order() {
+fn pipelined_commands_on_a_lock_take_effect_in_order(fleet: Fleet) {
     let (_servers, [a, _b]) = fleet(&[rule("locks", "lock:*", "lock", "fence = true")]);
     let mut client = a.client();
     for _ in 0..10 {

@@ -6,11 +6,16 @@ use std::thread;
 
 use kennel::clock::unix_ms;
 
-use super::{fleet, rule, store, text};
+use super::{Fleet, fleet, rule, store, text, with_one_copy_and_two};
 use crate::binary::packet::*;
 use crate::client::Client;
 use crate::gate::gated_fleet;
 use crate::world::eventually;
+
+with_one_copy_and_two!(
+    an_append_creates_a_log_and_a_cursor_gives_what_is_new,
+    commands_that_a_log_does_not_have_are_refused_with_those_that_it_has,
+);
 
 const ONLY: &str = "a log has only the commands append, get, get KEY@CURSOR, get KEY@FROM-TO";
 
@@ -51,8 +56,7 @@ fn assert_complete(entries: &[String], writers: usize, count: usize) {
     assert!(next.values().all(|seen| *seen == count), "{next:?}");
 }
 
-#[test]
-fn an_append_creates_a_log_and_a_cursor_gives_what_is_new() {
+fn an_append_creates_a_log_and_a_cursor_gives_what_is_new(fleet: Fleet) {
     let (_servers, [a, b]) = fleet(&[rule("events", "log:*", "log", "window = \"1h\"\nslot = \"1m\"")]);
     let (mut a, mut b) = (a.client(), b.client());
     assert_eq!(text(&mut a, "log:1"), None);
@@ -164,8 +168,7 @@ fn a_log_that_is_too_large_for_an_answer_says_so_and_a_tail_reads_all_of_it() {
     assert_eq!((seen, tail(&mut client, "log:1", &cursor).1.len()), (stored, 0));
 }
 
-#[test]
-fn commands_that_a_log_does_not_have_are_refused_with_those_that_it_has() {
+fn commands_that_a_log_does_not_have_are_refused_with_those_that_it_has(fleet: Fleet) {
     let (_servers, [a, _b]) = fleet(&[rule("events", "log:*", "log", "window = \"1h\"")]);
     let mut client = a.client();
     let only = format!("CLIENT_ERROR {ONLY}");

@@ -28,6 +28,22 @@ fn fleet(rules: &[String]) -> (Vec<Memcached>, [Kennel; 2]) {
     fleet_with(rules, "request_timeout = \"10s\"")
 }
 
+/// What starts servers and sidecars with some rules.
+type Fleet = fn(&[String]) -> (Vec<Memcached>, [Kennel; 2]);
+
+/// Tests of what is the same if every structure has two copies. Each takes what starts its fleet.
+macro_rules! with_one_copy_and_two {
+    ($($test:ident,)*) => {
+        mod one_copy {
+            $(#[test] fn $test() { super::$test(super::super::fleet) })*
+        }
+        mod two_copies {
+            $(#[test] fn $test() { super::$test(super::super::copies::fleet_with_copies) })*
+        }
+    };
+}
+use with_one_copy_and_two;
+
 /// The same with the short time limits of [`sidecar_toml`].
 fn impatient_fleet(rules: &[String]) -> (Vec<Memcached>, [Kennel; 2]) {
     fleet_with(rules, "request_timeout = \"500ms\"")

@@ -2,9 +2,11 @@
 
 use std::fs;
 
-use super::{fleet, rule};
+use super::{Fleet, rule, with_one_copy_and_two};
 use crate::binary::packet::*;
 use crate::libraries::root;
+
+with_one_copy_and_two!(each_kind_has_the_commands_that_the_page_says_and_refuses_any_other_as_it_says,);
 
 /// A kind: the heading of its section, its rule, a key, and a value that it takes.
 struct Kind {
@@ -136,8 +138,7 @@ fn commands(cell: &str) -> Vec<&str> {
     found
 }
 
-#[test]
-fn each_kind_has_the_commands_that_the_page_says_and_refuses_any_other_as_it_says() {
+fn each_kind_has_the_commands_that_the_page_says_and_refuses_any_other_as_it_says(fleet: Fleet) {
     let page = fs::read_to_string(root().join("docs/structures.md")).expect("the page");
     let section = |name: &str| {
         let (_, rest) = page.split_once(&format!("\n## {name}\n")).expect("the section");

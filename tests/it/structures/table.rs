@@ -5,9 +5,11 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
-use super::{Ends, fleet, impatient_fleet, rule, store, text};
+use super::{Ends, Fleet, fleet, impatient_fleet, rule, store, text, with_one_copy_and_two};
 use crate::client::Client;
 use crate::world::{direct, eventually};
+
+with_one_copy_and_two!(a_table_refuses_other_commands_and_pipelined_ones_take_effect_in_order,);
 
 const COMMANDS: &str = "CLIENT_ERROR a table has only the commands get, delete, and any command on KEY/NAME";
 
@@ -81,8 +83,7 @@ fn elements_are_items_as_any_and_the_table_lists_those_that_are_there() {
     assert_eq!((text(&mut b, "cart:1"), names(&mut b, "cart:2")), (None, vec!["ann".to_owned()]));
 }
 
-#[test]
-fn a_table_refuses_other_commands_and_pipelined_ones_take_effect_in_order() {
+fn a_table_refuses_other_commands_and_pipelined_ones_take_effect_in_order(fleet: Fleet) {
     let (_servers, [a, _b]) = fleet(&[rule("carts", "cart:*", "table", "ttl = \"1h\"")]);
     let mut client = a.client();
     for command in ["set", "add", "replace", "append", "prepend"] {

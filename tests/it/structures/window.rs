@@ -5,16 +5,21 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{fleet, rule, store, text};
+use super::{Fleet, fleet, rule, store, text, with_one_copy_and_two};
 use crate::client::Client;
 use crate::world::{Memcached, direct, eventually};
+
+with_one_copy_and_two!(
+    a_count_returns_the_sum_of_the_window_with_itself,
+    a_visitor_is_counted_once_a_window,
+    many_clients_that_count_the_same_visitors_count_each_once,
+);
 
 fn sum(client: &mut Client, key: &str) -> u64 {
     text(client, key).expect("a sum").parse().expect("a number")
 }
 
-#[test]
-fn a_count_returns_the_sum_of_the_window_with_itself() {
+fn a_count_returns_the_sum_of_the_window_with_itself(fleet: Fleet) {
     let (_servers, [a, b]) = fleet(&[rule("rate", "rate:*", "window", "window = \"1h\"\nslots = 10")]);
     let (mut a, mut b) = (a.client(), b.client());
     assert_eq!(text(&mut a, "rate:1").as_deref(), Some("0"), "a sum of nothing");
@@ -84,8 +89,7 @@ fn no_acknowledged_count_is_missing_in_a_later_sum() {
     });
 }
 
-#[test]
-fn a_visitor_is_counted_once_a_window() {
+fn a_visitor_is_counted_once_a_window(fleet: Fleet) {
     let unique = "window = \"1h\"\nunique = true";
     let (_servers, [a, b]) = fleet(&[rule("online", "online:*", "window", unique)]);
     let (mut a, mut b) = (a.client(), b.client());
@@ -109,8 +113,7 @@ fn a_visitor_is_counted_once_a_window() {
     assert_eq!(store(&mut a, "add online: 0 0", "x"), visitor);
 }
 
-#[test]
-fn many_clients_that_count_the_same_visitors_count_each_once() {
+fn many_clients_that_count_the_same_visitors_count_each_once(fleet: Fleet) {
     const VISITORS: u64 = 60;
     let unique = "window = \"1h\"\nunique = true";
     let (_servers, sidecars) = fleet(&[rule("online", "online:*", "window", unique)]);
@@ -126,7 +129,7 @@ fn many_clients_that_count_the_same_visitors_count_each_once() {
                 scope.spawn(move || count(client, n * 7))
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        threads.into_iter().map(|thread| thread.join().expect("a client")).sum()
     });
     assert_eq!((stored, sum(&mut sidecars[1].client(), "online:1")), (VISITORS, VISITORS));
 }
