@@ -21,8 +21,8 @@ pub const COPY_BYTES: usize = HEADER + SUFFIX;
 /// How long the record of a value is kept that was deleted or not yet stored, in ms.
 pub(super) const KEPT_WITHOUT_VALUE: u64 = 60_000;
 
-/// The largest CAS that clients see.
-const MAX_CAS: u64 = 1 << 53;
+/// How many numbers a CAS that clients see may have: the largest is the last that floating point has exactly.
+const CAS_NUMBERS: u64 = 1 << 53;
 
 /// A record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,8 +66,8 @@ impl Record {
     /// The CAS that clients see: another one after every change, never 0, and none above 2^53: some clients keep numbers in floating
     /// point, or with a sign.
     pub(super) fn cas(&self) -> u64 {
-        match self.life.wrapping_add(self.change) % MAX_CAS {
-            0 => MAX_CAS,
+        match self.life.wrapping_add(self.change) % CAS_NUMBERS {
+            0 => CAS_NUMBERS,
             cas => cas,
         }
     }
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn the_cas_is_another_one_after_every_change_and_exact_in_floating_point() {
-        for life in [0, 1, 7, MAX_CAS - 3, MAX_CAS, u64::MAX - 3, u64::MAX, 0xfedc_ba98_7654_3210] {
+        for life in [0, 1, 7, CAS_NUMBERS - 3, CAS_NUMBERS, u64::MAX - 3, u64::MAX, 0xfedc_ba98_7654_3210] {
             let mut record = Record { life, ..Record::nothing(1) };
             for _ in 0..8 {
                 let next = record.changed(None, 0, 0);
