@@ -10,7 +10,7 @@ use crate::kinds::expiry::exptime;
 use crate::kinds::item::ItemKey;
 use crate::kinds::machine::{Inputs, Side};
 
-/// The most round trips of a command, and the longest time between its first and its last, in ms: after that, it fails because the
+/// After so many round trips, and after this time in ms, a command that another one has come between is not tried again: it fails because the
 /// servers are overloaded.
 const MAX_ROUNDS: u32 = 4_096;
 const MAX_RETRY_MS: u64 = 2_000;
@@ -81,11 +81,8 @@ impl<E: Edit> Run<E> {
     /// Takes the replies to the commands that it returned last, of which all have arrived.
     pub(super) fn resume(&mut self, replies: &[Reply], inputs: &Inputs) -> Progress<E::End> {
         let now = inputs.now;
-        let began = *self.began.get_or_insert(now);
+        self.began.get_or_insert(now);
         self.rounds += 1;
-        if self.rounds > MAX_ROUNDS || now.saturating_sub(began) > MAX_RETRY_MS {
-            return self.failed(Failure::Overloaded);
-        }
         let only = match (std::mem::replace(&mut self.stage, Stage::Begin), replies) {
             (Stage::Begin, _) => return self.read_both(),
             (Stage::Read, replies) => {
@@ -107,9 +104,14 @@ impl<E: Edit> Run<E> {
             },
             (Stage::Claim { life, first }, Reply::Stored(second)) => self.claimed(&life, first, *second, now),
             (Stage::First { record, second }, Reply::Stored(_)) => self.store_second(record, second, now),
-            // Another command has come between.
-            (Stage::Claim { .. } | Stage::First { .. }, Reply::Exists | Reply::Absent) => self.read_both(),
             (Stage::Second(record), Reply::Stored(_)) => self.stored(&record, now),
+            // Another command has come between.
+            (Stage::Claim { .. } | Stage::First { .. } | Stage::Second(_), Reply::Exists | Reply::Absent)
+                if self.has_tried_enough(now) =>
+            {
+                self.failed(Failure::Overloaded)
+            }
+            (Stage::Claim { .. } | Stage::First { .. }, Reply::Exists | Reply::Absent) => self.read_both(),
             (Stage::Second(record), Reply::Exists | Reply::Absent) => {
                 self.stage = Stage::SecondAgain(record);
                 Progress::Send(vec![(Side::Second, self.command(Operation::GetOrStub))])
@@ -141,6 +143,11 @@ impl<E: Edit> Run<E> {
             },
             _ => self.failed(Failure::Refused),
         }
+    }
+
+    fn has_tried_enough(&self, now: u64) -> bool {
+        let began = self.began.unwrap_or(now);
+        self.rounds > MAX_ROUNDS || now.saturating_sub(began) > MAX_RETRY_MS
     }
 
     /// Whether it stores anything: a change does, and a read that has found one copy only.
