@@ -1,6 +1,9 @@
 //! Values on two servers, of which one is killed, restarts empty, or hangs.
 
 mod commands;
+mod faults;
+mod ledger;
+mod together;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
