@@ -4,14 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use kennel::kinds::{
-    Hold, HoldMachine, Inputs, Kind, Lock, Machine, OnCopies, Operation, Outcome, Replies, Reply, Request,
-    Step, Verb,
+    Hold, HoldMachine, Inputs, Kind, Lock, Machine, OnCopies, Operation, Outcome, Replies, Request, Step,
+    Verb,
 };
 
 use super::executor::Slot;
-use super::mutants::Mutant;
+use super::mutants::{Mutant, Mutated};
 use super::network::Life;
 use super::world::{Watch, World};
 
@@ -189,6 +188,7 @@ impl World {
         }
         let mut hold = holder.hold.borrow().clone();
         let machine = if releases { HoldMachine::release(&mut hold) } else { HoldMachine::renew(&mut hold) };
+        let machine = Mutated::new(machine, self.plan.mutant);
         let outcome = match self.plan.copies {
             true => {
                 let mut machine = OnCopies::new(machine);
@@ -201,24 +201,17 @@ impl World {
         outcome
     }
 
-    async fn hold_on_one(&self, holder: &Holder, mut machine: HoldMachine<'_>) -> Outcome {
-        let (mut replies, mut own) = (Replies::new(), Bytes::new());
+    async fn hold_on_one(&self, holder: &Holder, mut machine: impl Machine) -> Outcome {
+        let (sidecar, server) = (holder.sidecar, holder.server);
+        let mut replies = Replies::new();
         loop {
+            // It depends on neither.
             let commands = match machine.resume(replies, &Inputs { now: 0, random: 0 }) {
                 Step::Done(outcome) => return outcome,
                 Step::Send(commands) => commands,
                 Step::SendCopies(commands) => panic!("{commands:?} is for copies"),
             };
-            if let Some(Operation::Store { value, .. }) = commands.first().map(|command| &command.operation) {
-                own = value.clone();
-            }
-            let (sidecar, server) = (holder.sidecar, holder.server);
             replies = self.round_trip(sidecar, server, commands, &Watch::nothing()).await;
-            if let (Some(Reply::Item(item)), true) =
-                (replies.first_mut(), self.plan.is(Mutant::TokenNotCompared))
-            {
-                item.data = own.clone();
-            }
         }
     }
 }

@@ -30,13 +30,16 @@ struct Entry {
 struct Tail {
     cursor: String,
     seen: BTreeSet<String>,
+    /// Of each sidecar: when the latest of these was begun.
+    latest: Vec<u64>,
     /// When it last received an answer.
     read: u64,
 }
 
 impl Tail {
-    fn new(now: u64) -> Tail {
-        Tail { cursor: "0".to_owned(), seen: BTreeSet::new(), read: now }
+    fn new(world: &World, now: u64) -> Tail {
+        let latest = vec![0; world.plan.sidecars];
+        Tail { cursor: "0".to_owned(), seen: BTreeSet::new(), latest, read: now }
     }
 }
 
@@ -53,7 +56,7 @@ async fn append_and_read(world: Rc<World>, logs: Rc<Vec<Entries>>, client: usize
     let key = world.executor.below(world.plan.keys) as usize;
     let (log, own) = (&logs[key], format!("g{key}"));
     let (sidecar, server) = (client % world.plan.sidecars, key % world.plan.servers);
-    let mut tail = Tail::new(0);
+    let mut tail = Tail::new(&world, 0);
     for number in 0.. {
         world.pause().await;
         let begun = world.executor.now();
@@ -68,7 +71,7 @@ async fn append_and_read(world: Rc<World>, logs: Rc<Vec<Entries>>, client: usize
             }
             1 => {
                 if begun > tail.read + WINDOW / 2 || is_lost(&world, server, &own, tail.read) {
-                    tail = Tail::new(begun);
+                    tail = Tail::new(&world, begun);
                 }
                 let name = format!("{own}@{}", tail.cursor);
                 let mut machine = world.machine(sidecar, &kind, &name, own.len(), Request::Get, wall);
@@ -78,20 +81,21 @@ async fn append_and_read(world: Rc<World>, logs: Rc<Vec<Entries>>, client: usize
                 world.saw();
                 let is_new = entries.iter().all(|entry| tail.seen.insert(entry.clone()));
                 if is_lost(&world, server, &own, begun) {
-                    tail = Tail::new(world.executor.now());
+                    tail = Tail::new(&world, world.executor.now());
                     continue;
                 }
                 if !is_new {
                     world.violated(|| format!("a tail of {own} at {name} saw an entry again in {entries:?}"));
                 }
                 log.check(&world, server, &own, begun, &tail.seen);
+                log.check_order(&world, server, &own, &entries, &mut tail.latest);
                 tail.read = begun;
             }
             _ => {
                 let mut entry = format!("{client}.{number}");
                 log.0.borrow_mut().insert(entry.clone(), Entry { sidecar, begun, acknowledged: None });
                 let named = entry.clone();
-                if world.executor.one_in(16) {
+                if world.executor.one_in(world.plan.long_entries) {
                     entry += &" ".repeat(LONG);
                 }
                 entry += "\n";
@@ -157,12 +161,17 @@ impl Entries {
             world.violated(|| format!("{own} has an entry twice: {entries:?}"));
         }
         self.check(world, server, own, begun, &seen);
+        self.check_order(world, server, own, entries, &mut vec![0; world.plan.sidecars]);
+    }
+
+    /// Checks that the entries of a sidecar are in the order in which they were acknowledged. `latest`: of each sidecar, when the
+    /// latest one was begun that was read before them.
+    fn check_order(&self, world: &World, server: usize, own: &str, entries: &[String], latest: &mut [u64]) {
         let known = self.0.borrow();
         // A clock that goes back may go back to the slot before.
         if world.plan.spread > 1 {
             return;
         }
-        let mut latest = vec![0; world.plan.sidecars];
         for entry in entries.iter().filter_map(|entry| known.get(entry)) {
             let Some(acknowledged) = entry.acknowledged else { continue };
             if acknowledged < latest[entry.sidecar] && !is_lost(world, server, own, entry.begun) {

@@ -139,8 +139,10 @@ fn a_list_with_two_copies_has_what_its_last_acknowledged_commands_say_while_one_
 
 #[test]
 fn a_log_with_two_copies_has_every_acknowledged_entry_once_while_one_of_them_lives() {
-    every_seed_of(log::begin, 20, Plan::of_one_lost_copy);
-    every_seed_of(log::begin, 20, Plan::of_one_late_copy);
+    every_seed_of(log::begin, 8, Plan::of_one_lost_copy);
+    every_seed_of(log::begin, 8, Plan::of_one_late_copy);
+    every_seed_of(log::begin, 5, Plan::of_evicted_first_parts);
+    every_seed_of(log::begin, 5, Plan::of_evicted_second_parts);
 }
 
 #[test]
@@ -181,4 +183,32 @@ fn copies_need_each_of_their_defences_caught() {
     is_caught_in(Mutant::FirstWithoutCompare, copies::begin_counter, 50, Plan::of_copies);
     is_caught_in(Mutant::SecondWithoutCompare, copies::begin_counter, 100, Plan::of_copies);
     is_caught_in(Mutant::CopiesWithoutFence, copies::begin_counter, 50, Plan::of_copies);
+}
+
+#[test]
+fn each_kind_with_two_copies_needs_their_defences_caught() {
+    for begin in [list::begin, log::begin, table::begin, window::begin, window::begin_unique] {
+        is_caught_in(Mutant::SecondIsNotStored, begin, 20, Plan::of_one_lost_copy);
+        is_caught_in(Mutant::FirstWithoutCompare, begin, 40, Plan::of_one_lost_copy);
+    }
+    for begin in [list::begin, log::begin, window::begin_unique] {
+        is_caught_in(Mutant::SecondWithoutCompare, begin, 80, Plan::of_one_lost_copy);
+    }
+    is_caught_in(Mutant::CopiesWithoutFence, list::begin, 80, Plan::of_one_lost_copy);
+    is_caught_in(Mutant::CopiesWithoutFence, window::begin_unique, 100, Plan::of_one_lost_copy);
+}
+
+#[test]
+fn a_lock_with_two_copies_needs_each_of_its_defences_caught() {
+    is_caught_in(Mutant::SecondIsNotStored, lock::begin, 40, Plan::of_one_lost_copy_of_locks);
+    is_caught_in(Mutant::FirstWithoutCompare, lock::begin, 40, Plan::of_one_lost_copy_of_locks);
+    is_caught_in(Mutant::SecondIsNotStored, lock::begin_fenced, 40, Plan::of_one_lost_copy_of_locks);
+    is_caught_in(Mutant::FirstWithoutCompare, lock::begin_fenced, 80, Plan::of_one_lost_copy_of_locks);
+    is_caught_in(Mutant::LockWithoutMargin, lock::begin, 40, Plan::of_one_lost_copy_of_locks);
+}
+
+#[test]
+fn a_log_with_two_copies_needs_each_of_its_defences_caught() {
+    is_caught_in(Mutant::FirstCopyIsEnough, log::begin, 120, Plan::of_evicted_first_parts);
+    is_caught_in(Mutant::PartsAreReadOnce, log::begin, 120, Plan::of_evicted_second_parts);
 }

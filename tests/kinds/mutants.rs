@@ -1,6 +1,7 @@
 //! Mutants: each removes one defence, between a machine and its server or in what drives it. A schedule must catch every one.
 
-use kennel::kinds::{Command, Mode, Operation};
+use bytes::Bytes;
+use kennel::kinds::{Command, Inputs, Machine, Mode, Operation, Replies, Reply, Step};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
@@ -24,7 +25,7 @@ pub enum Mutant {
     MarkerWithoutCompare,
     /// A lock is taken, or a visitor marked, by `set`.
     SetForAdd,
-    /// A lock lives for its TTL, of which memcached may take off a second.
+    /// A lock lives for its TTL on its server, of which memcached may take off a second, and by the clocks of all sidecars.
     LockWithoutMargin,
     /// A lock is renewed without comparing the CAS.
     RenewalWithoutCompare,
@@ -52,6 +53,10 @@ pub enum Mutant {
     SecondWithoutCompare,
     /// The keys of copies have no fence.
     CopiesWithoutFence,
+    /// A read returns what only the first copy has, where it must not.
+    FirstCopyIsEnough,
+    /// A log's read looks at each part once.
+    PartsAreReadOnce,
 }
 
 impl Mutant {
@@ -69,7 +74,7 @@ impl Mutant {
             (M::MarkerEndsEarly, Operation::Store { exptime, .. }) => *exptime = 1,
             (M::MarkerWithoutCompare, Operation::Store { cas, .. }) => *cas = None,
             (M::SetForAdd, Operation::Store { mode, .. }) => *mode = Mode::Set,
-            (M::LockWithoutMargin, Operation::Store { exptime, .. }) => *exptime -= 1,
+            (M::LockWithoutMargin, Operation::Store { exptime, .. }) => *exptime = 1,
             (M::RenewalWithoutCompare, Operation::Store { cas, .. })
             | (M::ReleaseWithoutCompare, Operation::Delete { cas }) => *cas = None,
             (M::FoldWithoutCompare, Operation::Store { cas, .. } | Operation::Delete { cas }) => *cas = None,
@@ -90,5 +95,37 @@ impl Mutant {
         {
             *cas = None;
         }
+    }
+}
+
+/// A machine of which a mutant changes the commands, and the replies that it takes.
+#[derive(Debug)]
+pub struct Mutated<M> {
+    machine: M,
+    mutant: Option<Mutant>,
+    /// What it stored last.
+    stored: Bytes,
+}
+
+impl<M: Machine> Mutated<M> {
+    pub fn new(machine: M, mutant: Option<Mutant>) -> Mutated<M> {
+        Mutated { machine, mutant, stored: Bytes::new() }
+    }
+}
+
+impl<M: Machine> Machine for Mutated<M> {
+    fn resume(&mut self, mut replies: Replies, inputs: &Inputs) -> Step {
+        if let (Some(Reply::Item(item)), Some(Mutant::TokenNotCompared)) = (replies.first_mut(), self.mutant)
+        {
+            item.data = self.stored.clone();
+        }
+        let mut step = self.machine.resume(replies, inputs);
+        if let (Step::Send(commands), Some(mutant)) = (&mut step, self.mutant) {
+            commands.iter_mut().for_each(|command| mutant.change(command));
+            if let Some(Operation::Store { value, .. }) = commands.first().map(|command| &command.operation) {
+                self.stored = value.clone();
+            }
+        }
+        step
     }
 }

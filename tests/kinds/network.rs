@@ -24,6 +24,9 @@ pub const TIMEOUT: u64 = 300;
 /// A connection is replaced after so long without a reply.
 const STALLED: u64 = 4 * TIMEOUT;
 
+/// How many items are the last ones.
+const LAST: usize = 4;
+
 /// Which of its lives an item has: another one after it was evicted or its server restarted.
 pub type Life = (u64, u64);
 
@@ -245,6 +248,7 @@ impl Network {
                     let server = self.loser().unwrap_or(server);
                     self.restart(server, self.plan.spread + self.executor.below(1_500))
                 }
+                0 | 3 | 4 if self.plan.evicts_last => self.evict(self.loser().unwrap_or(server)),
                 1 if self.plan.evicts => self.evict(self.loser().unwrap_or(server)),
                 2 => self.remake(sidecar, server),
                 3 => self.stall(sidecar, server),
@@ -283,7 +287,9 @@ impl Network {
         let wall = self.wall();
         let servers = &mut *self.servers.borrow_mut();
         let from = &mut servers[server];
-        let at = self.executor.below(from.keys.len() as u64) as usize;
+        let all = from.keys.len();
+        let last = if self.plan.evicts_last { LAST.min(all) } else { all };
+        let at = all - last + self.executor.below(last as u64) as usize;
         let Some(key) = from.keys.iter().nth(at).cloned() else { return };
         if key.ends_with(b"@kennel:fence") {
             return;

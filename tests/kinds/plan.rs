@@ -34,6 +34,11 @@ pub struct Plan {
     pub faults: bool,
     pub restarts: bool,
     pub evicts: bool,
+    /// Whether what is evicted is one of the last items by their keys, which of a log are the newest, and instead of stops and stalls
+    /// something is evicted.
+    pub evicts_last: bool,
+    /// Of so many entries of a log, one is long.
+    pub long_entries: u64,
     /// The clocks of two sidecars differ by less than this, in ms.
     pub spread: u64,
     /// When the schedule ends, in ms.
@@ -63,6 +68,8 @@ impl Plan {
             faults: true,
             restarts: one_of(&[0, 1]) == 1,
             evicts: one_of(&[0, 1]) == 1,
+            evicts_last: false,
+            long_entries: 16,
             spread: one_of(&[1, 300, 900]),
             end: 20_000,
         }
@@ -109,6 +116,24 @@ impl Plan {
     pub fn of_evicted_copies(self) -> Plan {
         let plan = Plan { evicts: true, restarts: false, between_faults: 60, pause: 50, ..self };
         Plan { latency: 50, keys: 1, clients: 6, ..plan.of_copies() }
+    }
+
+    /// Logs of which the first copy of the newest items is evicted all the time.
+    pub fn of_evicted_first_parts(self) -> Plan {
+        self.of_evicted_parts(0)
+    }
+
+    /// The same of the second copy, while many parts begin.
+    pub fn of_evicted_second_parts(self) -> Plan {
+        let plan = Plan { late_commands: 100, latency: 5, between_faults: 15, ..self.of_evicted_parts(1) };
+        Plan { pause: 5, long_entries: 4, end: 12_000, ..plan }
+    }
+
+    fn of_evicted_parts(self, copy: usize) -> Plan {
+        let plan = Plan { loses: Some(copy), between_moves: 40_000, ..self.of_copies() };
+        let plan = Plan { evicts: true, evicts_last: true, restarts: false, between_faults: 40, ..plan };
+        let plan = Plan { latency: 2, late_commands: 24, spread: 1, ..plan };
+        Plan { pause: 20, keys: 1, clients: 6, ..plan }
     }
 
     /// The same on a day without faults.
