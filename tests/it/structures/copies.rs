@@ -267,3 +267,29 @@ fn an_explanation_has_both_copies_and_what_they_tell_together() {
     assert_eq!(text(&mut client, "session:x").as_deref(), Some("four"));
     assert_eq!(explained("session:x")["notes"][0], "both copies have the same change");
 }
+
+#[test]
+fn an_explanation_of_a_structure_with_copies_counts_the_copies_of_its_items() {
+    let rules = [("lists", "list:*", "list"), ("people", "people:*", "table"), ("locks", "lock:*", "lock")];
+    let (_servers, [a, b]) = fleet_with_copies(&rules.map(|(name, keys, kind)| rule(name, keys, kind, "")));
+    let mut client = a.client();
+    assert_eq!(store(&mut client, "append list:x 0 0", "+ann"), "STORED");
+    assert_eq!(store(&mut client, "set people:x/ann 0 0", "four"), "STORED");
+    assert_eq!(store(&mut client, "add lock:x 0 60", "me"), "STORED");
+    for (key, kind) in [("list:x", "list"), ("people:x", "table")] {
+        let found = explain(&b, key);
+        assert_eq!(found["summary"], "stored: 2 of 16 items are there", "{key}");
+        assert_eq!(
+            (&found["structure"]["kind"], &found["structure"]["items"]["all"]),
+            (&kind.into(), &16.into())
+        );
+        assert!(found["notes"][1].as_str().is_some_and(|note| note.contains("two copies")), "{found}");
+        assert!(found["place"].is_null() && found["item"].is_null());
+    }
+    for (key, bytes) in [("people:x/ann", 4), ("lock:x", 19)] {
+        let found = explain(&b, key);
+        assert_eq!(found["summary"], "stored: 2 of 2 copies are there", "{key}");
+        assert_eq!(found["structure"]["copies"][1]["value_bytes"], bytes, "{key}");
+    }
+    assert_eq!(explain(&b, "people:x/bob")["notes"][0], "there is no copy");
+}
