@@ -13,8 +13,8 @@ pub type ItemKey = SmallVec<[u8; 64]>;
 pub(super) const TOO_LONG: &str =
     "CLIENT_ERROR the key of a structure is too long for the items below it\r\n";
 
-/// The most bytes that an item's key has behind the structure's own key, other than that of a visitor.
-pub(super) const MAX_BELOW: usize = INFIX.len() + 16;
+/// The most bytes that an item's key has behind the structure's own key, other than that of a visitor: the infix and a name.
+pub(super) const MAX_BELOW: usize = 24;
 
 /// The longest key of an item, in bytes.
 pub(super) const MAX_KEY: usize = 250;

@@ -7,11 +7,10 @@
 //!
 //! All items of a list expire together: whoever stores to one renews the others.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use foldhash::fast::RandomState;
+use foldhash::{HashSet, HashSetExt};
 
 use super::command::{Cas, Command, Commands, Mode, Operation, Replies, Reply, Value};
 use super::expiry::exptime;
@@ -118,7 +117,7 @@ struct Elements<'a> {
 impl Elements<'_> {
     fn of(data: &[u8]) -> Elements<'_> {
         let count = memchr::memchr_iter(b'\n', data).count() + 1;
-        let mut seen = HashSet::with_capacity_and_hasher(count, RandomState::default());
+        let mut seen = HashSet::with_capacity(count);
         let (mut live, mut dead) = (Vec::with_capacity(count), 0);
         let mut end = data.len();
         // From the last line to the first, before each line feed and at the beginning.

@@ -6,8 +6,9 @@
 //! seen no number of the slot, the place decides. So a part has at most [`PART`] and what was appended at the same time, and no
 //! writer has to find out that a part is full. Slots are named by their absolute number, so no name is ever used twice.
 //!
-//! Where the order of a round trip is not kept, an entry may be there before its place is reserved. So a tail reads the parts of a slot also
-//! if as many bytes are reserved as it has seen. And a read reads the parts once more, until those behind the newest have not changed.
+//! Where the order of a round trip is not kept, an entry may be there before its place is reserved. So a tail reads the parts of a
+//! slot also if as many bytes are reserved as it has seen. And a read reads the parts once more, until those behind the newest have not
+//! changed.
 //!
 //! A tail looks at the previous slot until the current one is over. An append that is not acknowledged by then has failed, so an
 //! acknowledged entry is in a place that every tail still looks at. A read gets the newest part first: an entry that was appended

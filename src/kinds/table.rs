@@ -10,10 +10,8 @@
 
 mod element;
 
-use std::collections::HashMap;
-
 use bytes::{Bytes, BytesMut};
-use foldhash::fast::RandomState;
+use foldhash::{HashMap, HashMapExt};
 
 pub(super) use self::element::begin as begin_element;
 use super::command::{Cas, Command, Commands, Mode, Operation, Replies, Reply};
@@ -91,8 +89,7 @@ fn element_key(own: &[u8], name: &[u8]) -> ItemKey {
 /// The names in an item, each once, with whether its element was absent before.
 fn names(data: &[u8]) -> (Vec<(Bytes, bool)>, usize) {
     let count = memchr::memchr_iter(b'\n', data).count() + 1;
-    let mut at: HashMap<&[u8], usize, RandomState> =
-        HashMap::with_capacity_and_hasher(count, RandomState::default());
+    let mut at: HashMap<&[u8], usize> = HashMap::with_capacity(count);
     let (mut names, mut lines) = (Vec::<(Bytes, bool)>::with_capacity(count), 0);
     let mut start = 0;
     for end in memchr::memchr_iter(b'\n', data).chain([data.len()]) {

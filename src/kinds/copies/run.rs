@@ -10,8 +10,8 @@ use crate::kinds::expiry::exptime;
 use crate::kinds::item::ItemKey;
 use crate::kinds::machine::{Inputs, Side};
 
-/// After so many round trips, and after this time in ms, a command that another one has come between is not tried again: it fails because the
-/// servers are overloaded.
+/// After so many round trips, and after this time in ms, a command that another one has come between is not tried again: it fails
+/// because the servers are overloaded.
 const MAX_ROUNDS: u32 = 4_096;
 const MAX_RETRY_MS: u64 = 2_000;
 /// How often the first copy is read again before it counts as lost: whoever has given the second a new life needs one round trip to store
