@@ -15,6 +15,7 @@ mod places;
 mod world;
 mod members;
 mod copies;
+mod values;
 mod counter;
 mod list;
 mod log;
@@ -177,12 +178,25 @@ fn a_session_with_two_copies_is_what_was_acknowledged_last_while_one_of_them_liv
 }
 
 #[test]
+fn every_reply_about_a_value_with_two_copies_is_that_of_one_server_while_one_of_them_lives() {
+    every_seed_of(values::begin, 50, Plan::of_one_lost_copy);
+    every_seed_of(values::begin, 50, Plan::of_one_late_copy);
+}
+
+#[test]
 fn copies_need_each_of_their_defences_caught() {
     is_caught_in(Mutant::SecondIsNotStored, copies::begin_counter, 50, Plan::of_copies);
     is_caught_in(Mutant::NoClaim, copies::begin_counter, 600, Plan::of_evicted_copies);
     is_caught_in(Mutant::FirstWithoutCompare, copies::begin_counter, 50, Plan::of_copies);
     is_caught_in(Mutant::SecondWithoutCompare, copies::begin_counter, 100, Plan::of_copies);
     is_caught_in(Mutant::CopiesWithoutFence, copies::begin_counter, 50, Plan::of_copies);
+}
+
+#[test]
+fn a_value_with_two_copies_needs_each_of_its_defences_caught() {
+    is_caught_in(Mutant::SecondIsNotStored, values::begin, 20, Plan::of_one_lost_copy);
+    is_caught_in(Mutant::SecondWithoutCompare, values::begin, 100, Plan::of_one_lost_copy);
+    is_caught_in(Mutant::CopiesWithoutFence, values::begin, 60, Plan::of_one_lost_copy);
 }
 
 #[test]
