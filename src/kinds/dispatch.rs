@@ -72,6 +72,11 @@ pub fn element_with_copies<'a>(kind: &Kind, key: &'a [u8], length: usize) -> Opt
     (is_table && length < key.len()).then_some(key)
 }
 
+/// Whether the key is that of a value with copies, which clients may store over a CAS. `length`: what [`split`] has returned.
+pub fn is_value_with_copies(kind: &Kind, key: &[u8], length: usize) -> bool {
+    matches!(kind, Kind::Copied(Copied { of: None })) || element_with_copies(kind, key, length).is_some()
+}
+
 /// Begins a client's command. `key`: what the client sent, of which the first `length` bytes are the kind's own key. `memory`:
 /// that of the rule. `now`: wall time in ms. The error is a line with its CRLF.
 pub fn begin(

@@ -99,6 +99,16 @@ impl StructureCall {
             return Err(refused);
         }
         let request = match *command {
+            binary::Command::Store(binary::Store {
+                verb: Verb::Set | Verb::Replace,
+                cas: cas @ 1..,
+                flags,
+                exptime,
+                data,
+                ..
+            }) if proxy.stores_over_cas(&key) => {
+                kinds::Request::Store { verb: kinds::Verb::Cas(cas), data, flags, exptime }
+            }
             binary::Command::Store(binary::Store { cas: 1.., .. })
             | binary::Command::Delete { cas: 1.., .. }
             | binary::Command::Count { cas: 1.., .. } => return Err(NO_CAS),
@@ -131,6 +141,7 @@ impl StructureCall {
         // memcached ignores P and L, which are for proxies.
         let known: &[u8] = match meta.verb {
             MetaVerb::Get => b"bcfkqstuvOPL",
+            MetaVerb::Set if proxy.stores_over_cas(&key) => b"bckqsCFMOTPL",
             MetaVerb::Set => b"bckqsFMOTPL",
             MetaVerb::Delete => b"bkqOPL",
             MetaVerb::Arith => b"bckqtvDJMNOPL",
@@ -143,13 +154,15 @@ impl StructureCall {
         let request = match meta.verb {
             MetaVerb::Get => kinds::Request::Get,
             MetaVerb::Set => kinds::Request::Store {
-                verb: match options.mode.to_ascii_uppercase() {
-                    0 | b'S' => kinds::Verb::Set,
-                    b'E' => kinds::Verb::Add,
-                    b'A' => kinds::Verb::Append,
-                    b'P' => kinds::Verb::Prepend,
-                    b'R' => kinds::Verb::Replace,
-                    _ => kinds::Verb::Other,
+                verb: match (options.mode.to_ascii_uppercase(), options.compare) {
+                    (0 | b'S', None) => kinds::Verb::Set,
+                    (0 | b'S', Some(cas)) => kinds::Verb::Cas(cas),
+                    (_, Some(_)) => return Err(BAD_FLAG),
+                    (b'E', None) => kinds::Verb::Add,
+                    (b'A', None) => kinds::Verb::Append,
+                    (b'P', None) => kinds::Verb::Prepend,
+                    (b'R', None) => kinds::Verb::Replace,
+                    (_, None) => kinds::Verb::Other,
                 },
                 data: meta.data,
                 flags: options.flags,
@@ -291,6 +304,13 @@ impl StructureCall {
         };
         scope.count(self.rule, counted, || SeenKey::structure(key, bytes, proxy));
         Poll::Ready(counted)
+    }
+}
+
+impl Proxy {
+    /// Whether clients may store over the CAS of this key's item.
+    fn stores_over_cas(&self, key: &StructureKey) -> bool {
+        kinds::is_value_with_copies(&self.structure(key).kind, &key.key, key.length)
     }
 }
 

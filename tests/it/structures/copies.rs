@@ -129,6 +129,17 @@ fn a_value_with_two_copies_has_the_commands_of_a_raw_key() {
     assert_eq!(cas_is(&mut b, cas), "EXISTS", "the touch has changed it");
     let (_, cas) = a.gets("session:0").unwrap();
     assert_eq!(cas_is(&mut b, cas), "STORED");
+    let meta_cas = |client: &mut Client, key: &str, mode: &str, cas: u64| {
+        client.send(format!("ms {key} 3 T200 F7 C{cas}{mode}\r\nabc\r\n").as_bytes());
+        client.line()
+    };
+    assert_eq!(meta_cas(&mut a, "session:0", "", cas), "EX");
+    assert_eq!(meta_cas(&mut a, "session:none", "", cas), "NF");
+    let (_, cas) = b.gets("session:0").unwrap();
+    assert_eq!(meta_cas(&mut a, "session:0", "", cas), "HD");
+    let refused = "CLIENT_ERROR a flag does not apply to the key of a structure";
+    assert_eq!(meta_cas(&mut a, "session:0", " MA", cas), refused);
+    assert_eq!(meta_cas(&mut a, "count:0", "", cas), refused);
     assert_eq!(a.execute("incr session:0 1"), "CLIENT_ERROR cannot increment or decrement non-numeric value");
     assert_eq!(a.execute("incr session:none 1"), "NOT_FOUND");
     assert_eq!(a.execute("touch session:none 1"), "NOT_FOUND");

@@ -224,3 +224,25 @@ fn a_lock_is_renewed_on_both_servers_and_ends_by_itself_when_its_sidecar_is_kill
     assert!(number(&mut second) > held);
     assert_eq!((second.delete("lock:1"), second.delete("fence:1")), ("DELETED".into(), "DELETED".into()));
 }
+
+#[test]
+fn a_binary_client_stores_a_value_with_copies_over_its_cas() {
+    let (_servers, [a, b]) = fleet_with_copies(&[rule("carts", "cart:*", "table", "")]);
+    let (mut client, mut other) = (BinaryClient::new(a.address()), BinaryClient::new(b.address()));
+    for key in ["session:1", "cart:1/ann"] {
+        let over = |opcode, cas| Packet::store(opcode, key, "new", 0).with_cas(cas);
+        assert_eq!(client.ask(Packet::new(DELETE, "session:1")).status == SUCCESS, key == "session:1");
+        assert_eq!(client.ask(over(SET, 7)).status, NOT_FOUND, "{key}");
+        let stored = client.ask(Packet::store(SET, key, "old", 0));
+        assert!(stored.status == SUCCESS && stored.cas > 0, "{stored:?}");
+        let found = other.ask(Packet::new(GET, key));
+        assert_eq!((found.cas, &found.value[..]), (stored.cas, &b"old"[..]));
+        assert_eq!(other.ask(over(SET, found.cas + 1)).status, EXISTS);
+        let changed = other.ask(over(REPLACE, found.cas));
+        assert_eq!(changed.status, SUCCESS);
+        assert_eq!(client.ask(over(SET, found.cas)).status, EXISTS, "it has changed");
+        assert_eq!(client.ask(over(SET, changed.cas)).status, SUCCESS);
+        let refused = client.ask(Packet::new(APPEND, key).with_value("x").with_cas(changed.cas));
+        assert_eq!(refused.status, INVALID, "{refused:?}");
+    }
+}
