@@ -130,8 +130,9 @@ fn begin_on_copies(
     };
     copies::check_length(longest_item(kind, key, length))?;
     Ok(Box::new(match kind {
-        // A tail that has seen what is undone would miss what comes in its place.
-        Some(Kind::Log(_)) => OnCopies::reading_both(machine),
+        // A tail that has seen what is undone would miss what comes in its place. A listing removes a name whose element it did not find,
+        // unless the names have changed: it must not have read a change of them that a command which stores the element may not see yet.
+        Some(Kind::Log(_) | Kind::Table(_)) => OnCopies::reading_both(machine),
         _ => OnCopies::new(machine),
     }))
 }
