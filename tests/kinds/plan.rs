@@ -109,7 +109,8 @@ impl Plan {
 
     /// The same with connections that lose segments.
     pub fn of_one_late_copy(self) -> Plan {
-        Plan { late_commands: 6, ..self.of_one_lost_copy() }
+        let plan = self.of_one_lost_copy();
+        Plan { late_commands: 6, end: plan.end * 3 / 2, ..plan }
     }
 
     /// Copies that are evicted all the time, while commands are under way.

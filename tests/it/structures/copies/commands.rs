@@ -231,7 +231,7 @@ fn a_binary_client_stores_a_value_with_copies_over_its_cas() {
     let (mut client, mut other) = (BinaryClient::new(a.address()), BinaryClient::new(b.address()));
     for key in ["session:1", "cart:1/ann"] {
         let over = |opcode, cas| Packet::store(opcode, key, "new", 0).with_cas(cas);
-        assert_eq!(client.ask(Packet::new(DELETE, "session:1")).status == SUCCESS, key == "session:1");
+        client.ask(Packet::new(DELETE, key));
         assert_eq!(client.ask(over(SET, 7)).status, NOT_FOUND, "{key}");
         let stored = client.ask(Packet::store(SET, key, "old", 0));
         assert!(stored.status == SUCCESS && stored.cas > 0, "{stored:?}");
