@@ -307,8 +307,10 @@ fn listeners_come_and_go_and_only_the_clients_of_those_that_go_are_disconnected(
     assert!(std::net::TcpStream::connect(goes).is_err() && !old_socket.exists());
     // The new limit counts the client that stayed.
     eventually("the others have left", || metric(&kennel, "kennel_client_connections") == 1.0);
-    let (mut second, mut third, mut fourth) = (Client::tcp(comes), Client::tcp(comes), Client::tcp(stays));
+    let (mut second, mut third) = (Client::tcp(comes), Client::tcp(comes));
     assert!(second.get("a").is_some() && third.get("a").is_some());
+    // Another listener might accept it before those.
+    let mut fourth = Client::tcp(stays);
     assert_eq!(fourth.line(), "ERROR Too many open connections");
     drop(kennel);
     let _ = std::fs::remove_dir_all(dir);
