@@ -66,15 +66,13 @@ pub fn items_below(kind: &Kind, own: &[u8], now: u64) -> Vec<ItemKey> {
     }
 }
 
-/// The key of an element of a table with copies, if it is one. `length`: what [`split`] has returned.
-pub fn element_with_copies<'a>(kind: &Kind, key: &'a [u8], length: usize) -> Option<&'a [u8]> {
-    let is_table = kind.is_copied() && matches!(kind.structure(), Some(Kind::Table(_)));
-    (is_table && length < key.len()).then_some(key)
-}
-
-/// Whether the key is that of a value with copies, which clients may store over a CAS. `length`: what [`split`] has returned.
+/// Whether the key is that of a value with copies: of a raw one, or of an element of a table. `length`: what [`split`] has returned.
 pub fn is_value_with_copies(kind: &Kind, key: &[u8], length: usize) -> bool {
-    matches!(kind, Kind::Copied(Copied { of: None })) || element_with_copies(kind, key, length).is_some()
+    let Kind::Copied(Copied { of }) = kind else { return false };
+    match of.as_deref() {
+        None => true,
+        Some(kind) => matches!(kind, Kind::Table(_)) && length < key.len(),
+    }
 }
 
 /// Begins a client's command. `key`: what the client sent, of which the first `length` bytes are the kind's own key. `memory`:
@@ -87,62 +85,61 @@ pub fn begin(
     memory: &Memory,
     now: u64,
 ) -> Result<Box<dyn Machine>, &'static str> {
-    Ok(match kind {
-        Kind::Copied(Copied { of }) => begin_on_copies(of.as_deref(), key, length, request, memory, now)?,
-        Kind::Counter(settings) => Box::new(counter::begin(settings, key, request, now)?),
-        Kind::List(settings) => list::begin(settings, key, length, request)?,
-        Kind::Lock(settings) => lock::begin(settings, key, request, Order::Kept, now)?,
-        Kind::Log(settings) => {
-            log::begin(settings, key, length, request, &memory.log_ends, Order::Kept, now)?
-        }
-        // An element is stored by the client's own command: see `note`.
-        Kind::Table(_) => table::begin(&key[..length], request)?,
-        Kind::Window(settings) => window::begin(settings, key, length, request, Order::Kept, now)?,
-    })
-}
-
-/// The same for what is on two servers. `kind`: `None` for a raw value.
-fn begin_on_copies(
-    kind: Option<&Kind>,
-    key: &[u8],
-    length: usize,
-    request: Request<'_>,
-    memory: &Memory,
-    now: u64,
-) -> Result<Box<dyn Machine>, &'static str> {
-    let machine = match kind {
-        None => return Ok(Box::new(copies::begin(None, Duration::ZERO, key, request, now)?)),
-        Some(Kind::Counter(settings)) => {
-            return Ok(Box::new(copies::begin(Some(settings), Duration::ZERO, key, request, now)?));
-        }
-        Some(Kind::Table(settings)) if length < key.len() => {
+    let Kind::Copied(Copied { of }) = kind else {
+        return begin_on_items(kind, key, length, request, memory, Order::Kept, now);
+    };
+    let value = |counter, ttl| -> Result<Box<dyn Machine>, &'static str> {
+        Ok(Box::new(copies::begin(counter, ttl, key, request, now)?))
+    };
+    let (kind, machine) = match of.as_deref() {
+        None => return value(None, Duration::ZERO),
+        Some(Kind::Counter(settings)) => return value(Some(settings), Duration::ZERO),
+        Some(kind @ Kind::Table(settings)) if length < key.len() => {
             match table::begin_element(settings, key, length, request, now)? {
-                Some(machine) => machine,
-                None => return Ok(Box::new(copies::begin(None, settings.ttl, key, request, now)?)),
+                Some(machine) => (kind, machine),
+                None => return value(None, settings.ttl),
             }
         }
-        Some(Kind::Lock(settings)) => lock::begin(settings, key, request, Order::NotKept, now)?,
-        Some(Kind::Log(settings)) => {
-            log::begin(settings, key, length, request, &memory.log_ends, Order::NotKept, now)?
-        }
-        Some(Kind::Window(settings)) => window::begin(settings, key, length, request, Order::NotKept, now)?,
-        Some(kind) => begin(kind, key, length, request, memory, now)?,
+        Some(kind) => (kind, begin_on_items(kind, key, length, request, memory, Order::NotKept, now)?),
     };
     copies::check_length(longest_item(kind, key, length))?;
     Ok(Box::new(match kind {
         // A tail that has seen what is undone would miss what comes in its place. A listing removes a name whose element it did not find,
         // unless the names have changed: it must not have read a change of them that a command which stores the element may not see yet.
-        Some(Kind::Log(_) | Kind::Table(_)) => OnCopies::reading_both(machine),
+        Kind::Log(_) | Kind::Table(_) => OnCopies::reading_both(machine),
         _ => OnCopies::new(machine),
     }))
 }
 
+/// The machine of a kind, wherever its items are.
+fn begin_on_items(
+    kind: &Kind,
+    key: &[u8],
+    length: usize,
+    request: Request<'_>,
+    memory: &Memory,
+    order: Order,
+    now: u64,
+) -> Result<Box<dyn Machine>, &'static str> {
+    Ok(match kind {
+        Kind::Counter(settings) => Box::new(counter::begin(settings, key, request, now)?),
+        Kind::List(settings) => list::begin(settings, key, length, request)?,
+        Kind::Lock(settings) => lock::begin(settings, key, request, order, now)?,
+        Kind::Log(settings) => log::begin(settings, key, length, request, &memory.log_ends, order, now)?,
+        // An element is stored by the client's own command: see `note`.
+        Kind::Table(_) => table::begin(&key[..length], request)?,
+        Kind::Window(settings) => window::begin(settings, key, length, request, order, now)?,
+        // No configuration has copies of copies.
+        Kind::Copied(_) => return Err(commands_of(kind, false)),
+    })
+}
+
 /// The length of the longest key of an item that a command on this key uses.
-fn longest_item(kind: Option<&Kind>, key: &[u8], length: usize) -> usize {
+fn longest_item(kind: &Kind, key: &[u8], length: usize) -> usize {
     match kind {
         // That of a visitor, or of another item of the window.
-        Some(Kind::Window(_)) => (key.len() + INFIX.len()).max(length + MAX_BELOW),
-        Some(Kind::Table(_)) => key.len().max(length + MAX_BELOW),
+        Kind::Window(_) => (key.len() + INFIX.len()).max(length + MAX_BELOW),
+        Kind::Table(_) => key.len().max(length + MAX_BELOW),
         _ => length + MAX_BELOW,
     }
 }

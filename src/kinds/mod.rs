@@ -30,9 +30,7 @@ mod model;
 
 pub use command::{Cas, Command, Commands, Mode, Operation, Replies, Reply, Value};
 pub use copies::{COPY_BYTES, OnCopies, SeenCopy, copy_key, seen_copy};
-pub use dispatch::{
-    begin, commands_of, element_with_copies, is_value_with_copies, items_below, split, split_store,
-};
+pub use dispatch::{begin, commands_of, is_value_with_copies, items_below, split, split_store};
 pub use hold::Hold;
 pub use item::{INFIX, ItemKey, is_reserved};
 pub use lock::HoldMachine;

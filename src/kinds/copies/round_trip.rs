@@ -2,7 +2,7 @@
 //!
 //! Commands on one item are carried out in their order, as one change. Different items are changed at the same time.
 
-use std::collections::HashMap;
+use foldhash::{HashMap, HashMapExt};
 
 use super::operations::Operations;
 use super::run::{Progress, Run};

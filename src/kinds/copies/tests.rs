@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::OnCopies;
+use crate::error::Failure;
 use crate::kinds::command::{Cas, Command, Mode, Operation, Replies, Reply, Value};
 use crate::kinds::dispatch::{begin, split, split_store};
 use crate::kinds::item::ItemKey;
@@ -24,6 +25,8 @@ struct Servers {
     cas: u64,
     random: u64,
     memory: Memory,
+    /// The server that does not reply.
+    silent: Option<Side>,
 }
 
 impl Servers {
@@ -33,6 +36,9 @@ impl Servers {
     }
 
     fn execute(&mut self, side: Side, Command { key, operation }: Command) -> Reply {
+        if self.silent == Some(side) {
+            return Reply::Failed(Failure::TimedOut);
+        }
         let at = (side == Side::Second, key);
         let held = self.items.get(&at).cloned();
         let cas = |number| Cas { number, epoch: 1 };
@@ -182,18 +188,18 @@ fn a_visitor_counts_once_on_either_server_and_again_behind_a_delete() {
     for (stored, trips) in [(true, 11), (false, 1)] {
         assert_eq!(servers.store(&kind, Verb::Add, "w:joe", ""), (stored, trips));
     }
+    // The first delete leaves a number, the second another one. No marker is lost in between.
+    for _ in 0..2 {
+        assert_eq!(servers.command(&kind, "w", Request::Delete).0, Outcome::Deleted);
+        assert!(servers.store(&kind, Verb::Add, "w:joe", "").0);
+        assert!(!servers.store(&kind, Verb::Add, "w:joe", "").0);
+    }
     for side in [Side::First, Side::Second] {
         servers.lose(side);
         assert!(!servers.store(&kind, Verb::Add, "w:joe", "").0, "{side:?}");
         assert_eq!(servers.get(&kind, "w").0, "1", "{side:?}");
     }
     survives(servers, &kind, &[("w", "1")]);
-    for _ in 0..2 {
-        assert_eq!(servers.command(&kind, "w", Request::Delete).0, Outcome::Deleted);
-        assert!(servers.store(&kind, Verb::Add, "w:joe", "").0);
-        assert!(!servers.store(&kind, Verb::Add, "w:joe", "").0);
-        survives(servers, &kind, &[("w", "1")]);
-    }
 }
 
 #[test]
@@ -254,6 +260,36 @@ fn a_lock_outlives_either_server_and_its_numbers_grow() {
             }
             let released = servers.run(&mut OnCopies::new(HoldMachine::release(&mut hold)));
             assert_eq!(released.0, Outcome::Deleted);
+        }
+    }
+}
+
+#[test]
+fn a_log_and_the_names_of_a_table_are_not_read_from_a_first_copy_alone() {
+    let servers = &mut Servers::default();
+    let log = Kind::Log(Log { window: Duration::from_secs(60), slot: Duration::from_secs(10) });
+    let table = Kind::Table(Table { ttl: Duration::ZERO });
+    let list = Kind::List(List { ttl: Duration::ZERO });
+    servers.store(&log, Verb::Append, "g", "a\n");
+    // Each item exists: of one that does not, a single server cannot tell.
+    for n in 0..40 {
+        servers.store(&table, Verb::Set, &format!("t/{n}"), "1");
+        servers.store(&list, Verb::Append, "l", &format!("+{n}"));
+    }
+    let now = NOW / 1000;
+    for (kind, key, side, is_read) in [
+        (&log, format!("g@{now}-{now}"), Side::First, true),
+        (&log, format!("g@{now}-{now}"), Side::Second, false),
+        (&table, "t".to_owned(), Side::First, true),
+        (&table, "t".to_owned(), Side::Second, false),
+        (&table, "t/1".to_owned(), Side::Second, true),
+        (&list, "l".to_owned(), Side::Second, true),
+    ] {
+        servers.silent = Some(side);
+        let outcome = servers.command(kind, &key, Request::Get).0;
+        match is_read {
+            true => assert!(matches!(outcome, Outcome::Value { .. }), "{key}, {side:?}: {outcome:?}"),
+            false => assert_eq!(outcome, Outcome::Failed(Failure::TimedOut), "{key}, {side:?}"),
         }
     }
 }

@@ -24,8 +24,8 @@ impl Proxy {
         let StructurePlan { kind, pool, rule, .. } = self.structure(key);
         let (word, own) = (kind.word(), key.own_key());
         // An element of a table with copies is a value.
-        let part = kinds::element_with_copies(kind, &key.key, key.length);
-        let items = if part.is_some() { Vec::new() } else { kinds::items_below(kind, own, self.now().wall) };
+        let is_value = kinds::is_value_with_copies(kind, &key.key, key.length);
+        let items = if is_value { Vec::new() } else { kinds::items_below(kind, own, self.now().wall) };
         let asked = self.ask_items(key, &items, pending);
         // A structure does not follow its keys to a standby server.
         self.explain_raw(own, *pool, *rule, false, explanation, pending).await;
@@ -35,7 +35,7 @@ impl Proxy {
         if kind.is_copied() {
             (explanation.place, explanation.item, explanation.elsewhere) = (None, None, None);
             if items.is_empty() {
-                report.copies = self.look_at_copies(*pool, own, part.unwrap_or(own), pending).await;
+                report.copies = self.look_at_copies(*pool, own, &key.key, pending).await;
                 explanation.notes = vec![copies::comparison(&report.copies).to_owned()];
             } else {
                 explanation.notes.push(describe::COPIED_ITEMS.to_owned());

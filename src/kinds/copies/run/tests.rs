@@ -224,3 +224,20 @@ fn a_command_that_no_other_comes_between_may_take_as_long_as_its_replies() {
     let step = count.resume(smallvec![Reply::Stored(cas(32))], &inputs(now));
     assert!(matches!(step, Step::Done(Outcome::Counted(13, ..))), "{step:?}");
 }
+
+#[test]
+fn a_read_that_finds_the_lost_copy_stored_again_stores_nothing() {
+    let mut get = machine(Request::Get);
+    get.resume(smallvec![], &inputs(NOW));
+    get.resume(smallvec![Reply::Absent, copy(7, 4, "10", 31)], &inputs(NOW));
+    let step = get.resume(smallvec![copy(9, 6, "11", 22), copy(9, 6, "11", 33)], &inputs(NOW));
+    assert!(matches!(step, Step::Done(Outcome::Value { ref data, .. }) if data == "11"), "{step:?}");
+}
+
+#[test]
+fn a_change_that_makes_nothing_of_an_absent_value_stores_nothing() {
+    let mut delete = machine(Request::Delete);
+    delete.resume(smallvec![], &inputs(NOW));
+    read_again(&delete.resume(smallvec![stub(21), stub(31)], &inputs(NOW)), Side::First);
+    assert_eq!(delete.resume(smallvec![stub(21)], &inputs(NOW)), Step::Done(Outcome::NotFound));
+}
