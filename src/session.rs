@@ -123,6 +123,7 @@ pub async fn serve<S: ClientStream>(
         if session.client.has_missed() {
             current.proxy().disconnect(owner, LeaseEnd::Shutdown).await;
         }
+        session.client.leave_process(&session.proxy);
         return End::Leaves { protocol: session.protocol, misses: moved };
     }
     let closed_by_us = session.state == State::Finishing && !session.eof;
@@ -132,6 +133,7 @@ pub async fn serve<S: ClientStream>(
     if session.client.has_missed() {
         current.proxy().disconnect(owner, end).await;
     }
+    session.client.leave_process(&session.proxy);
     session.client.release_locks().await;
     // This fails if the client has closed the connection already.
     let _ = session.socket.shutdown().await;

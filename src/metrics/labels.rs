@@ -175,6 +175,8 @@ label! {
         Pipelined = "hurried",
         /// The lease ended without a fill.
         Freed = "freed",
+        /// All connections of its client process waited, and the process needed one for a build of its own.
+        GaveWay = "gave_way",
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the pipeline knows of a client connection.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 pub mod connection_use;
 mod misses;
+pub(super) mod process;
 
 use super::held_locks::HeldLocks;
 use super::key::GuardedKey;
@@ -18,6 +19,7 @@ use crate::trace::Peer;
 use crate::upstream::pending_replies::PendingReplies;
 use connection_use::ListenerClients;
 use misses::Misses;
+use process::Membership;
 
 pub use misses::MovedMiss;
 
@@ -37,6 +39,8 @@ pub struct Client {
     misses: RefCell<Misses>,
     /// The locks that it has.
     pub(super) locks: HeldLocks,
+    /// Set once it has read a guarded key that was not fresh.
+    membership: OnceCell<Rc<Membership>>,
     /// Whether it has ever missed a guarded key.
     has_missed: Cell<bool>,
     /// When this turn of the session first read the clock.
@@ -53,7 +57,31 @@ impl Client {
         listener: Arc<ListenerClients>,
     ) -> Client {
         let (misses, has_missed, turn_time, locks, unread_until) = Default::default();
-        Client { owner, peer, pending, listener, misses, locks, has_missed, turn_time, unread_until }
+        let membership = OnceCell::new();
+        Client {
+            owner,
+            peer,
+            pending,
+            listener,
+            misses,
+            locks,
+            membership,
+            has_missed,
+            turn_time,
+            unread_until,
+        }
+    }
+
+    /// It among the connections of its process.
+    pub(super) fn membership(&self) -> &Rc<Membership> {
+        self.membership.get_or_init(|| Rc::new(self.listener.join(self.owner.connection, self.peer)))
+    }
+
+    /// It is closed, and its leases have been released.
+    pub fn leave_process(&self, proxy: &Proxy) {
+        if let Some(membership) = self.membership.get() {
+            membership.leave(|| proxy.builds(self.owner));
+        }
     }
 
     /// It has not taken all of its replies until now.

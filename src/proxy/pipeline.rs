@@ -233,6 +233,12 @@ impl Proxy {
         self.leases.all().any(|leases| leases.rebuilds(connection))
     }
 
+    /// Whether a connection of the same client as this one builds a value. Keys whose server gives no answer are taken to be built by
+    /// each client.
+    pub(super) fn builds(&self, owner: Owner) -> bool {
+        self.leases.has_lease_of(owner.peers) || !self.outages.is_empty()
+    }
+
     /// Whether this connection may still fill a miss. `pooled`: or another connection of the same client.
     pub(super) fn awaits_fill(&self, owner: Owner, pooled: bool) -> bool {
         let now = self.now();

@@ -12,6 +12,7 @@ mod administration;
 mod attack;
 mod between;
 mod binary;
+mod bounded_pools;
 mod admin_access;
 mod certificates;
 mod change;

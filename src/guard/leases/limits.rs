@@ -27,6 +27,8 @@ pub(super) struct PerOwner {
     holdings: BTreeMap<Owner, Holdings>,
     by_tokens: BTreeSet<Rank>,
     by_leases: BTreeSet<Rank>,
+    /// How many leases the connections have that may belong to one client.
+    by_peers: BTreeMap<u64, usize>,
     leases: usize,
 }
 
@@ -52,7 +54,8 @@ impl Holdings {
 impl PerOwner {
     pub(super) fn new(max_bytes: usize) -> PerOwner {
         let (holdings, by_tokens, by_leases) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        PerOwner { max_bytes, bytes: 0, holdings, by_tokens, by_leases, leases: 0 }
+        let by_peers = BTreeMap::new();
+        PerOwner { max_bytes, bytes: 0, holdings, by_tokens, by_leases, by_peers, leases: 0 }
     }
 
     pub(super) fn set_max_bytes(&mut self, max_bytes: usize) {
@@ -112,8 +115,19 @@ impl PerOwner {
             self.holdings.remove(&owner);
         }
         self.leases = self.leases + after.1.0 - before.1.0;
+        if before.1.0 != after.1.0 {
+            let of_peers = self.by_peers.entry(owner.peers).or_default();
+            *of_peers = *of_peers + after.1.0 - before.1.0;
+            if *of_peers == 0 {
+                self.by_peers.remove(&owner.peers);
+            }
+        }
         replace(&mut self.by_tokens, before.0, after.0);
         replace(&mut self.by_leases, before.1, after.1);
+    }
+
+    pub(super) fn has_lease_of(&self, peers: u64) -> bool {
+        self.by_peers.contains_key(&peers)
     }
 
     pub(super) fn has_lease(&self, connection: u64) -> bool {
@@ -141,7 +155,8 @@ impl PerOwner {
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.holdings.is_empty() && self.by_tokens.is_empty() && self.by_leases.is_empty() && self.bytes == 0
+        let indexes = self.by_tokens.is_empty() && self.by_leases.is_empty() && self.by_peers.is_empty();
+        self.holdings.is_empty() && indexes && self.bytes == 0
     }
 
     /// The lease to end if there are too many.

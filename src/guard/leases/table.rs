@@ -202,6 +202,11 @@ impl<W> Leases<W> {
         self.owners.has_lease(connection)
     }
 
+    /// Whether one of the connections with these `peers` holds a lease.
+    pub fn has_lease_of(&self, peers: u64) -> bool {
+        self.owners.has_lease_of(peers)
+    }
+
     /// Whether a miss of the connection may still be filled. `pooled`: or of another connection of the same client.
     pub fn awaits_fill(&self, owner: Owner, pooled: bool, now: Now) -> bool {
         self.owners.owners(owner, pooled).any(|owner| {

@@ -9,6 +9,9 @@ use tracing::info;
 
 use crate::guard::leases::{Owner, PairedMiss, PoolDetection};
 use crate::metrics::{PairedWith, WorkerMetrics};
+use crate::trace::Peer;
+
+use super::process::{Membership, Processes};
 
 /// How the clients of a listener use their connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,13 +45,15 @@ pub struct ListenerClients {
     detection: Mutex<PoolDetection>,
     /// The result of the detection, without a lock.
     pooled: AtomicBool,
+    processes: Processes,
 }
 
 impl ListenerClients {
     /// The clients of the listener with this number and name.
     pub fn new(number: u32, listener: String, declared: ConnectionUse) -> ListenerClients {
         let pooled = AtomicBool::new(declared == ConnectionUse::Pooled);
-        ListenerClients { number, listener, declared, detection: Mutex::default(), pooled }
+        let processes = Processes::new(fewest_shared(declared, declared == ConnectionUse::Pooled));
+        ListenerClients { number, listener, declared, detection: Mutex::default(), pooled, processes }
     }
 
     /// The same, with what another process has detected. It counts only if the clients are to be detected.
@@ -57,6 +62,7 @@ impl ListenerClients {
             return self;
         }
         let detection = Mutex::new(PoolDetection::known(pooled));
+        self.processes.set_fewest(fewest_shared(self.declared, pooled));
         ListenerClients { detection, pooled: AtomicBool::new(pooled), ..self }
     }
 
@@ -83,6 +89,11 @@ impl ListenerClients {
         self.pooled.load(Relaxed) && (reads || self.declared == ConnectionUse::Pooled)
     }
 
+    /// A connection of the client `peer` has read a key that was not fresh.
+    pub(super) fn join(&self, connection: u64, peer: Peer) -> Membership {
+        self.processes.join(connection, peer)
+    }
+
     /// Whether [`ListenerClients::note`] must be called.
     pub(crate) fn is_detecting(&self) -> bool {
         self.declared == ConnectionUse::Auto
@@ -98,9 +109,21 @@ impl ListenerClients {
         let changed = self.detection.lock().unwrap_or_else(PoisonError::into_inner).note(paired);
         if let Some(pooled) = changed {
             self.pooled.store(pooled, Relaxed);
+            self.processes.set_fewest(fewest_shared(self.declared, pooled));
             metrics.clients_changed(pooled);
             let clients = if pooled { ConnectionUse::Pooled } else { ConnectionUse::Single }.word();
             info!(listener = self.listener, clients, "detected how clients use their connections");
         }
+    }
+}
+
+/// The fewest connections of a process among which a builder may need one that another thread uses. A client that is known to have
+/// one connection for each thread needs none of the others. The only connection of a client that is not known to have a pool may
+/// wait in the middle of a build.
+fn fewest_shared(declared: ConnectionUse, pooled: bool) -> usize {
+    match declared {
+        ConnectionUse::Single => usize::MAX,
+        _ if pooled => 1,
+        _ => 2,
     }
 }

@@ -17,6 +17,8 @@ use crate::guard::{
     Commands, Event, ItemRef, Machine, Now, Operation, Policy, Replies, ServerCommand, ServerReply, Step,
 };
 use crate::metrics::{Limit, WaitEnd};
+use crate::proxy::client::Client;
+use crate::proxy::client::process::{Membership, ProcessWait};
 use crate::proxy::key::GuardedKey;
 use crate::proxy::pipeline::Proxy;
 use crate::upstream::pending_replies::PendingReplies;
@@ -35,13 +37,21 @@ pub(super) struct Driver<M> {
     /// The key with the tags that the machine has added.
     added_tags: Option<Box<GuardedKey>>,
     /// The client that may wait.
-    reader: Option<Owner>,
+    reader: Option<Reader>,
+}
+
+#[derive(Debug)]
+struct Reader {
+    owner: Owner,
+    membership: Rc<Membership>,
 }
 
 #[derive(Debug)]
 struct Wait {
     waiter: u64,
     woken: oneshot::Receiver<WaitEnd>,
+    /// Ends it if its client process needs a connection.
+    process: ProcessWait,
     timer: Pin<Box<Sleep>>,
     limits: crate::guard::Wait,
     /// When it began, on the monotonic clock in ms.
@@ -81,7 +91,9 @@ impl<M: Machine> Driver<M> {
     }
 
     /// For a read of this client, which does not wait for its own rebuild.
-    pub(super) fn for_reader(self, reader: Owner) -> Driver<M> {
+    pub(super) fn for_reader(self, client: &Client) -> Driver<M> {
+        let membership = Rc::clone(client.membership());
+        let reader = Reader { owner: client.owner, membership };
         Driver { reader: Some(reader), ..self }
     }
 
@@ -263,10 +275,10 @@ impl<M: Machine> Driver<M> {
         proxy: &Rc<Proxy>,
     ) -> Option<Event> {
         // Only reads wait.
-        let Some(reader) = self.reader else { return Some(Event::WaitEnded) };
+        let Some(reader) = &self.reader else { return Some(Event::WaitEnded) };
         let (waker, woken) = oneshot::channel();
         let cold = limits.let_through_at.is_some();
-        let admission = proxy.leases.shard(&key.key).wait(&key.key, reader, now, policy, cold, waker);
+        let admission = proxy.leases.shard(&key.key).wait(&key.key, reader.owner, now, policy, cold, waker);
         let (waiter, poll) = match admission {
             Admission::Waits { waiter, poll } => (waiter, poll),
             Admission::Refused => return Some(Event::WaitEnded),
@@ -279,8 +291,9 @@ impl<M: Machine> Driver<M> {
             proxy.clone().poll_key(key.clone(), rate);
         }
         proxy.metrics.wait_began();
+        let process = reader.membership.begin_wait(|| proxy.builds(reader.owner));
         let timer = Box::pin(sleep(limits.pause(now.mono)));
-        self.wait = Some(Box::new(Wait { waiter, woken, timer, limits, began: now.mono }));
+        self.wait = Some(Box::new(Wait { waiter, woken, process, timer, limits, began: now.mono }));
         None
     }
 
@@ -297,6 +310,7 @@ impl<M: Machine> Driver<M> {
             // The table wakes each waiter that it removes. If it did not, the machine would read again.
             Poll::Ready(end) => end.unwrap_or(WaitEnd::Freed),
             Poll::Pending if !may_wait => WaitEnd::Pipelined,
+            Poll::Pending if wait.process.poll(cx).is_ready() => WaitEnd::GaveWay,
             Poll::Pending => loop {
                 if wait.timer.as_mut().poll(cx).is_pending() {
                     return Poll::Pending;

@@ -12,6 +12,7 @@ use crate::guard::outage::{Awaited, OutageRead, OutageRequest, OutageValue, Outa
 use crate::guard::{TagName, Wait};
 use crate::metrics::{Limit, WaitEnd};
 use crate::proxy::client::Client;
+use crate::proxy::client::process::ProcessWait;
 use crate::proxy::key::GuardedKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::state::outage_table::OutageSender;
@@ -43,6 +44,8 @@ pub(super) struct OutageWait {
     pub(super) has_won: bool,
     waiter: u64,
     woken: oneshot::Receiver<Option<OutageValue>>,
+    /// Ends it if its client process needs a connection.
+    process: ProcessWait,
     timer: Pin<Box<Sleep>>,
     limits: Wait,
     /// When it began, on the monotonic clock in ms.
@@ -88,7 +91,7 @@ impl Proxy {
             }
             OutageRead::Wait { waiter, let_through_at } => {
                 let limits = Wait { until, let_through_at: Some(let_through_at) };
-                OutageAnswer::Wait(self.begin_outage_wait(waiter, woken, limits, false))
+                OutageAnswer::Wait(self.begin_outage_wait(waiter, woken, limits, false, client))
             }
         }
     }
@@ -99,11 +102,13 @@ impl Proxy {
         woken: oneshot::Receiver<Option<OutageValue>>,
         limits: Wait,
         has_won: bool,
+        client: &Client,
     ) -> Box<OutageWait> {
         let began = self.now().mono;
         let timer = Box::pin(sleep(limits.pause(began)));
         self.metrics.wait_began();
-        Box::new(OutageWait { has_won, waiter, woken, timer, limits, began })
+        let process = client.membership().begin_wait(|| self.builds(client.owner));
+        Box::new(OutageWait { has_won, waiter, woken, process, timer, limits, began })
     }
 
     /// The build of another client that has won the key before its server failed. `None` if the key or one of its tags has been
@@ -144,7 +149,7 @@ impl Proxy {
         match self.outages.with(&self.metrics, wait) {
             Some(OutageRead::Wait { waiter, let_through_at }) => {
                 let limits = Wait { until, let_through_at: Some(let_through_at) };
-                Some(self.begin_outage_wait(waiter, woken, limits, true))
+                Some(self.begin_outage_wait(waiter, woken, limits, true, client))
             }
             _ => None,
         }
@@ -183,6 +188,8 @@ impl Proxy {
         let (policy, reader) = (self.policy(key.guard), (client.owner, wait.waiter));
         let gives_up = if !may_wait {
             WaitEnd::Pipelined
+        } else if wait.process.poll(cx).is_ready() {
+            WaitEnd::GaveWay
         } else {
             loop {
                 if wait.timer.as_mut().poll(cx).is_pending() {

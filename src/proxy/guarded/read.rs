@@ -166,7 +166,7 @@ impl GuardedRead {
                 let inputs = proxy.inputs(&self.key, proxy.policy_of(&self.key), proxy.now(), true);
                 let (read, commands) = Read::with_options(options, &inputs);
                 let read = Driver::start(read, commands, &self.key, proxy, &client.pending);
-                State::Reading(Box::new(read.for_reader(client.owner)))
+                State::Reading(Box::new(read.for_reader(client)))
             }
         };
     }
@@ -213,7 +213,7 @@ impl GuardedRead {
                                 Read::after_first_get(first.options, proxy.mono(first.began)),
                                 proxy.now(),
                             )
-                            .for_reader(client.owner),
+                            .for_reader(client),
                         );
                         let end = read.resume_with(*replies, &self.key, may_wait, proxy, &client.pending, cx);
                         let is_waiting = read.is_waiting();

@@ -43,6 +43,11 @@ impl LeaseTable {
         self.shards.iter().map(lock)
     }
 
+    /// Whether a connection with this [`peers`](crate::guard::leases::Owner::peers) holds a lease.
+    pub(crate) fn has_lease_of(&self, peers: u64) -> bool {
+        self.all().any(|leases| leases.has_lease_of(peers))
+    }
+
     /// The leases that clients hold, those granted first, `limit` at most. Locks one shard after the other.
     pub fn live(&self, limit: usize) -> Vec<LiveLease> {
         let mut live: Vec<_> = self.all().flat_map(|leases| leases.live(limit)).collect();
