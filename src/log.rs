@@ -70,11 +70,15 @@ impl std::error::Error for LogError {}
 /// The variables are invalid. With [`LogError::Filter`], logging is set up nevertheless, at `info`, so that the error can be logged.
 pub fn init(flag: Option<Format>) -> Result<(), LogError> {
     let format = choose(flag, env::var("KENNEL_LOG_FORMAT").ok().as_deref())?;
-    let (filter, error) = match filter(env::var("RUST_LOG").ok().as_deref()) {
+    let variable = env::var("RUST_LOG").unwrap_or_default();
+    let (filter, error) = match filter(Some(&known_words(&variable))) {
         Ok(filter) => (filter, None),
         Err(error) => (EnvFilter::new("info"), Some(error)),
     };
     let colour = io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+    // What the variable selects may exclude warnings.
+    let warns = subscriber(format, EnvFilter::new("warn"), colour, io::stderr);
+    tracing::subscriber::with_default(warns, || unknown_words(&variable).for_each(warn_of));
     let (filter, handle) = reload::Layer::new(filter);
     let subscriber = subscriber(format, filter, colour, io::stderr);
     // An error means that logging is set up.
@@ -98,7 +102,27 @@ pub fn set_level(level: &str) {
 /// # Errors
 /// Why it is not.
 pub fn check_filter(directives: &str) -> Result<(), String> {
+    if let Some(word) = unknown_words(directives).next() {
+        return Err(format!("{word:?} is no level"));
+    }
     EnvFilter::try_new(directives).map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// The names of the levels, from the fewest lines to the most.
+pub const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// The words that are neither a level nor a module of Kennel. `EnvFilter` takes such a word for the name of a module, so that a level
+/// with a typing error would turn off everything.
+fn unknown_words(directives: &str) -> impl Iterator<Item = &str> {
+    directives.split(',').map(str::trim).filter(|word| is_unknown_word(word))
+}
+
+fn is_unknown_word(word: &str) -> bool {
+    let is_bare = !word.is_empty() && !word.contains(['=', '[', ']', '{', '}', '"']);
+    let is_level = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word))
+        || matches!(word, "0" | "1" | "2" | "3" | "4" | "5");
+    let is_module = word == "kennel" || word.starts_with("kennel::");
+    is_bare && !is_level && !is_module
 }
 
 /// The last warnings and errors that were logged, the latest first: 32 at most.
@@ -117,6 +141,26 @@ fn choose(flag: Option<Format>, variable: Option<&str>) -> Result<Format, LogErr
         (Some(format), _) => Ok(format),
         (None, None | Some("")) => Ok(Format::Text),
         (None, Some(word)) => word.parse(),
+    }
+}
+
+/// Says that a word of `RUST_LOG` has no effect.
+fn warn_of(word: &str) {
+    let levels = LEVELS.join(", ");
+    tracing::warn!(
+        "RUST_LOG: {word:?} is neither a level ({levels}) nor a module of Kennel, and is ignored; for a module of another crate, write \
+         {word}=trace"
+    );
+}
+
+/// The directives without the words that have no effect.
+fn known_words(directives: &str) -> String {
+    // A comma may stand in the fields of a span: such a list is left as it is.
+    match unknown_words(directives).next() {
+        None => directives.to_owned(),
+        Some(_) => {
+            directives.split(',').filter(|word| !is_unknown_word(word.trim())).collect::<Vec<_>>().join(",")
+        }
     }
 }
 
@@ -183,6 +227,40 @@ mod tests {
     fn rust_log_selects_the_level() {
         assert_eq!(logged(Format::Text, Some("kennel=debug")).lines().count(), 2);
         assert_eq!(logged(Format::Text, Some("warn,kennel::guard=trace")), "");
+    }
+
+    #[test]
+    fn a_word_that_is_no_level_is_an_error_in_the_configuration() {
+        for good in [
+            "info",
+            "WARN",
+            "off",
+            "3",
+            "kennel",
+            "kennel::guard",
+            "info,kennel::guard=trace",
+            "rustls=debug",
+            "",
+        ] {
+            assert_eq!(check_filter(good), Ok(()), "{good}");
+        }
+        for bad in ["warning", "inf", "info,warning", "verbose, kennel=debug", "6"] {
+            assert!(check_filter(bad).unwrap_err().ends_with("is no level"), "{bad}");
+        }
+        assert!(check_filter("kennel=warning").is_err());
+    }
+
+    #[test]
+    fn a_word_of_the_variable_that_is_no_level_does_not_silence_the_rest() {
+        for (variable, expected) in [
+            ("warning", ""),
+            ("warning,error", "error"),
+            ("a, debug ,b", " debug "),
+            ("kennel=info", "kennel=info"),
+        ] {
+            assert_eq!(known_words(variable), expected);
+        }
+        assert_eq!(logged(Format::Text, Some(&known_words("warning"))).lines().count(), 1);
     }
 
     #[test]

@@ -481,6 +481,9 @@ fn tag_keys_collide_neither_with_lock_keys_nor_with_records() {
         );
         assert_eq!(error(&prefix(bad)), found);
     }
+    for (bad, what) in [("@long:x", "keys that are shortened"), ("@probe:", "the keys of probes")] {
+        assert!(error(&prefix(bad)).ends_with(what), "{bad}");
+    }
     for good in ["@lock;", "@locks:", "@tag:", "lock:", "@@lock:", "@kennels:"] {
         assert!(read(&prefix(good)).is_ok(), "{good}");
     }

@@ -21,9 +21,8 @@ use super::validator::{
 };
 use crate::admin::AdminSpec;
 use crate::auth::Token;
-use crate::failover::RESERVED_PREFIX;
-use crate::guard::envelope::lock_key;
 use crate::listener::ListenAddress;
+use crate::proxy::RESERVED;
 use crate::trace::ShownKeys;
 use crate::upstream::PoolSpec;
 
@@ -92,7 +91,8 @@ fn log(v: &mut Validator<'_>, section: Section<file::Log>) -> Option<Log> {
     let level = v.value(&at, "level", &table.level, "info".to_owned(), |value| {
         let directives = text(value)?;
         crate::log::check_filter(directives).map_err(|why| {
-            format!("must be a level (\"info\", \"debug\") or a filter as in RUST_LOG: {why}")
+            let levels = crate::log::LEVELS.join(", ");
+            format!("must be a level ({levels}) or a list by module, as \"info,kennel::guard=debug\": {why}")
         })?;
         Ok(directives.to_owned())
     })?;
@@ -188,21 +188,14 @@ fn tags(
     v.unknown(&at, &table.rest, keys(file::Tags::KEYS));
     let prefix = v.value(&at, "prefix", &table.prefix, b"@tag:".to_vec(), |value| {
         let prefix = text(value)?.as_bytes();
-        let lock = lock_key(b""); // the prefix of all lock keys
         if !(1..=32).contains(&prefix.len()) || prefix.iter().any(|b| b" \r\n\0".contains(b)) {
             return Err("must be 1 to 32 bytes that are legal in a key, without spaces: \"@tag:\"".to_owned());
         }
-        if prefix.starts_with(&lock) || lock.starts_with(prefix) {
-            let lock = String::from_utf8_lossy(&lock);
+        let collides = |reserved: &[u8]| prefix.starts_with(reserved) || reserved.starts_with(prefix);
+        if let Some((reserved, what)) = RESERVED.into_iter().find(|(reserved, _)| collides(reserved)) {
+            let reserved = String::from_utf8_lossy(reserved);
             return Err(format!(
-                "must not begin with {lock:?} or be a prefix of it: tag keys would collide with lock keys"
-            ));
-        }
-        let reserved = RESERVED_PREFIX.as_bytes();
-        if prefix.starts_with(reserved) || reserved.starts_with(prefix) {
-            return Err(format!(
-                "must not begin with {RESERVED_PREFIX:?} or be a prefix of it: tag keys would collide with the records of \
-                 failover"
+                "must not begin with {reserved:?} or be a prefix of it: tag keys would collide with {what}"
             ));
         }
         Ok(prefix.to_vec())

@@ -244,8 +244,15 @@ impl LockRecord {
         Ok(())
     }
 
-    /// Reads the item of a lock, or returns why it cannot be read. An unreadable lock is still held until its
-    /// TTL ends.
+    /// The same without the tags if they do not fit: then nobody sees that the rebuild is based on versions that no longer count.
+    pub fn encode_what_fits(self, out: &mut BytesMut) {
+        if self.encode(out).is_err() {
+            // Without tags, nothing is too large.
+            let _ = LockRecord { tags: Tags::new(), ..self }.encode(out);
+        }
+    }
+
+    /// Reads the item of a lock, or returns why it cannot be read. Such a lock holds nobody.
     pub fn decode(item: &[u8]) -> Result<LockRecord, &'static str> {
         match item.first() {
             None => return Err("lock is empty"),
@@ -260,13 +267,17 @@ impl LockRecord {
     }
 }
 
+/// What the key of every lock begins with. No client may use such a key.
+pub const LOCK_PREFIX: &[u8] = b"@lock:";
+
 /// The key of the lock on `key`: at most 250 bytes, all valid in the text protocol (the base64 key of a meta
 /// command may hold any bytes). The lock is stored on the server of `key`, not where the ring would place its
 /// own key.
 pub fn lock_key(key: &[u8]) -> SmallVec<[u8; 64]> {
-    const PREFIX: &[u8] = b"@lock:";
-    if key.len() <= 250 - PREFIX.len() && !key.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r' | b' ')) {
-        let mut lock = SmallVec::from_slice(PREFIX);
+    if key.len() <= 250 - LOCK_PREFIX.len()
+        && !key.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r' | b' '))
+    {
+        let mut lock = SmallVec::from_slice(LOCK_PREFIX);
         lock.extend_from_slice(key);
         lock
     } else {

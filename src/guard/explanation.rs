@@ -4,7 +4,7 @@ use super::command::Item;
 use super::envelope::{Header, LockRecord, Opened, TagName, Tags};
 use super::freshness::{ItemState, StaleReasons, is_placeholder, judge_after, stale_reasons};
 use super::inputs::Inputs;
-use super::read::{is_outdated, lost_ms};
+use super::read::{holds_nobody, is_outdated, lost_ms};
 use super::stub::Stub;
 use super::tag_version::{Versions, created_version};
 
@@ -77,9 +77,9 @@ pub struct HeaderExplanation {
 /// The lock of a guarded key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockExplanation {
-    /// What it records; the error says why that cannot be read. It is held until its TTL ends in either case.
+    /// What it records; the error says why that cannot be read.
     pub record: Result<LockRecord, &'static str>,
-    /// Its build began with tag versions or under a fence that no longer count: the next reader takes it over.
+    /// The next reader takes it over: it holds nobody, or its build began with tag versions or under a fence that no longer count.
     pub is_outdated: bool,
 }
 
@@ -133,7 +133,7 @@ pub fn explain_lock(lock: &Item, found: Option<&[Option<u64>]>, inputs: &Inputs<
     let known: Versions = found.into_iter().flatten().map(|version| version.unwrap_or(0)).collect();
     LockExplanation {
         record: LockRecord::decode(&lock.value),
-        is_outdated: is_outdated(lock, &known, inputs),
+        is_outdated: holds_nobody(lock, inputs) || is_outdated(lock, &known, inputs),
     }
 }
 

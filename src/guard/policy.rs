@@ -95,7 +95,7 @@ pub enum OnInvalidate {
 }
 
 /// A duration in whole milliseconds.
-pub(super) fn millis(duration: Duration) -> u64 {
+pub(in crate::guard) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -10,7 +10,7 @@
 //!  Claiming ──────────────┘
 //!     │ lock acquired, value unchanged ──▶ Marking ──▶ Won (stale)
 //!     │ lock acquired, value changed ──▶ unlock, Reading
-//!     └ lock held for a rebuild with outdated versions ──▶ TakingOver ──▶ Marking
+//!     └ lock held by nobody, or for a rebuild with outdated versions ──▶ TakingOver ──▶ Marking
 //! ```
 //!
 //! A read without a value to serve that waits for a builder which has had `cold_wait` may be let through: it takes the stub
@@ -46,7 +46,7 @@ mod claim;
 mod outcome;
 mod watched;
 
-pub(super) use claim::is_outdated;
+pub(super) use claim::{holds_nobody, is_outdated};
 pub use outcome::{ReadEnd, ReadOptions};
 pub(super) use watched::lost_ms;
 
@@ -234,14 +234,12 @@ impl Read {
             return Step::Done(fallback.end());
         }
         let claim = Claim { observed_cas: item.cas, ttl: item.ttl, versions, fallback };
-        let mut commands: Commands = smallvec![
+        let commands = smallvec![
             take_lock(StoreMode::Add, None, &claim.versions, inputs),
             // This get follows the lock, so it sees the value that the lock protects.
             peek(ItemRef::Value),
+            get(ItemRef::Lock),
         ];
-        if !inputs.tags.is_empty() || inputs.fence != 0 || matches!(claim.fallback, Fallback::Miss(_)) {
-            commands.push(get(ItemRef::Lock));
-        }
         self.state = State::Claiming(claim);
         Step::Send(commands)
     }
@@ -290,7 +288,9 @@ impl Read {
             }
             (failed @ (Some(ServerReply::Failed(_)) | None), _) => claim.fallback.without_answer(failed),
             (Some(_), _) => match replies.next() {
-                Some(ServerReply::Item(lock)) if is_outdated(&lock, &claim.versions, inputs) => {
+                Some(ServerReply::Item(lock))
+                    if holds_nobody(&lock, inputs) || is_outdated(&lock, &claim.versions, inputs) =>
+                {
                     self.take_over(claim, lock.cas, inputs)
                 }
                 Some(ServerReply::Item(lock))
@@ -340,7 +340,7 @@ impl Read {
         }
     }
 
-    /// Stores the lock over its CAS. Its holder has had `cold_wait`, or builds with outdated versions or under another fence: then
+    /// Stores the lock over its CAS. It holds nobody, or its holder has had `cold_wait`, or builds with outdated versions or under another fence: then
     /// its value will be stale at once, so waiting for it is pointless.
     fn take_over(&mut self, claim: Claim, lock: Cas, inputs: &Inputs<'_>) -> Step<ReadEnd> {
         let command = take_lock(StoreMode::Set, Some(lock), &claim.versions, inputs);

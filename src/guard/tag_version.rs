@@ -25,7 +25,7 @@ pub(super) const MS_BITS: u32 = 44;
 
 /// The largest difference assumed between the clocks of two sidecars, in milliseconds. A tag that changed by
 /// less than this before a miss may have changed after it.
-const CLOCK_SKEW_MS: u64 = 10_000;
+pub(super) const CLOCK_SKEW_MS: u64 = 10_000;
 
 /// The version of this incarnation at this millisecond.
 pub fn version(ms: u64, incarnation: u32) -> u64 {

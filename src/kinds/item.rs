@@ -2,8 +2,7 @@
 
 use smallvec::SmallVec;
 
-/// What separates a kind's key from the name of an item below it. No client may use a key that contains it, once a rule has a
-/// kind.
+/// What separates a kind's key from the name of an item below it. No client may use a key that contains it.
 pub const INFIX: &[u8] = b"@kennel:";
 
 /// The key of an item, as memcached has it.
@@ -90,12 +89,6 @@ pub(super) fn own_length(separator: u8, prefix: usize, key: &[u8]) -> usize {
     memchr::memchr(separator, behind).map_or(key.len(), |at| prefix + at)
 }
 
-/// Whether a key is the key of an item below a kind's key, which no client may use.
-pub fn is_reserved(key: &[u8]) -> bool {
-    // Few keys have the first byte of it, so this is faster than a search for all of it.
-    memchr::memchr_iter(INFIX[0], key).any(|at| key[at..].starts_with(INFIX))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,15 +112,5 @@ mod tests {
         let mut key = NumberedKey::new(&own, b'w', 98).unwrap();
         assert_eq!((key.count_up(), key.count_up()), (Ok(()), Err(TOO_LONG)));
         assert_eq!(numbered_item(&own, b'w', 100), Err(TOO_LONG));
-    }
-
-    #[test]
-    fn a_key_with_the_infix_anywhere_is_reserved() {
-        for reserved in ["@kennel:", "@kennel:x", "k@kennel:12", "k@kennel:"] {
-            assert!(is_reserved(reserved.as_bytes()), "{reserved}");
-        }
-        for free in ["", "k", "joe@kennel.org", "k@kennel", "kennel:12", "k@@kenne:"] {
-            assert!(!is_reserved(free.as_bytes()), "{free}");
-        }
     }
 }

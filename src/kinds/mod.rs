@@ -32,7 +32,7 @@ pub use command::{Cas, Command, Commands, Mode, Operation, Replies, Reply, Value
 pub use copies::{COPY_BYTES, OnCopies, SeenCopy, copy_key, seen_copy};
 pub use dispatch::{begin, commands_of, is_value_with_copies, items_below, split, split_store};
 pub use hold::Hold;
-pub use item::{INFIX, ItemKey, is_reserved};
+pub use item::{INFIX, ItemKey};
 pub use lock::HoldMachine;
 pub use machine::{Inputs, Machine, Outcome, Side, Step};
 pub use many::{Items, Keys};

@@ -15,8 +15,7 @@ use super::key::{GuardedKey, KeyClass, Place};
 use super::pipeline::Proxy;
 use crate::clock::utc;
 use crate::error::Failure;
-use crate::failover::RESERVED_PREFIX;
-use crate::guard::envelope::lock_key;
+use crate::guard::envelope::{LOCK_PREFIX, lock_key};
 use crate::guard::{
     GetFlags, Item, ItemRef, Operation, ServerCommand, ServerReply, TagName, explain_item, sealed_names,
 };
@@ -127,31 +126,26 @@ impl Proxy {
             notes: Vec::new(),
         };
         let pending = Rc::new(PendingReplies::default());
-        if key.starts_with(&lock_key(b"")) || key.starts_with(RESERVED_PREFIX.as_bytes()) {
-            explanation.class = Class::Reserved;
-            explanation.found = self.find_everywhere(key, &pending).await;
-        } else {
-            match self.class(key) {
-                KeyClass::Tag(name) => {
-                    (explanation.class, explanation.rule) = (Class::Tag, None);
-                    explanation.earlier_rules = EarlierRules::default();
-                    explanation.tags = self.explain_tag(&name, &pending).await;
-                }
-                KeyClass::Raw { pool, rule } => {
-                    let follows = self.pools[pool].on_error() == OnError::Standby;
-                    self.explain_raw(key, pool, rule, follows, &mut explanation, &pending).await
-                }
-                KeyClass::Structure(of) => {
-                    self.explain_structure(&of, &mut explanation, &pending).await;
-                }
-                KeyClass::Reserved => {
-                    explanation.class = Class::Reserved;
-                    explanation.found = self.find_everywhere(key, &pending).await;
-                }
-                KeyClass::Guarded(guarded) => {
-                    explanation.class = Class::Guarded;
-                    self.explain_guarded(guarded, &mut explanation, &pending).await;
-                }
+        match self.class(key) {
+            KeyClass::Tag(name) => {
+                (explanation.class, explanation.rule) = (Class::Tag, None);
+                explanation.earlier_rules = EarlierRules::default();
+                explanation.tags = self.explain_tag(&name, &pending).await;
+            }
+            KeyClass::Raw { pool, rule } => {
+                let follows = self.pools[pool].on_error() == OnError::Standby;
+                self.explain_raw(key, pool, rule, follows, &mut explanation, &pending).await
+            }
+            KeyClass::Structure(of) => {
+                self.explain_structure(&of, &mut explanation, &pending).await;
+            }
+            KeyClass::Reserved(_) => {
+                explanation.class = Class::Reserved;
+                explanation.found = self.find_everywhere(key, &pending).await;
+            }
+            KeyClass::Guarded(guarded) => {
+                explanation.class = Class::Guarded;
+                self.explain_guarded(guarded, &mut explanation, &pending).await;
             }
         }
         if asked_by == AskedBy::Sidecar {
@@ -376,7 +370,7 @@ impl Proxy {
 
     /// Asks each server of each pool for a reserved key.
     async fn find_everywhere(&self, key: &[u8], pending: &Rc<PendingReplies>) -> Vec<FoundReport> {
-        let is_lock = key.starts_with(&lock_key(b""));
+        let is_lock = key.starts_with(LOCK_PREFIX);
         let ask = |pool: usize| {
             let of_pool = self.pools[pool].all_connections();
             of_pool.map(move |connection| {

@@ -72,8 +72,8 @@ pub(crate) enum KeyClass {
     Tag(TagName),
     /// The key of a structure, or of a part of one.
     Structure(StructureKey),
-    /// The key of an item that belongs to a structure.
-    Reserved,
+    /// A key that no client may use, and the error for it.
+    Reserved(&'static str),
 }
 
 /// What a client sent as the key of a structure.

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::key::{GuardedKey, KeyClass, StructureKey};
 use super::observer::{Observer, ObserverSettings};
 use super::plan::{GuardPlan, Plan, RulePlan};
+use super::reserved;
 use super::state::key_hash::KeyHasher;
 use super::state::lease_table::LeaseTable;
 use super::state::near_cache::NearCache;
@@ -286,8 +287,8 @@ impl Proxy {
         {
             return KeyClass::Tag(TagName::from_slice(name));
         }
-        if !self.plan.structures.is_empty() && kinds::is_reserved(key) {
-            return KeyClass::Reserved;
+        if let Some(line) = reserved::refusal(key) {
+            return KeyClass::Reserved(line);
         }
         let mut captures = Captures::default();
         match self.plan.rules.find(key, &mut captures) {
@@ -337,7 +338,10 @@ impl Proxy {
     /// The tags that a change of this key bumps.
     pub(super) fn invalidated_by(&self, key: &[u8]) -> SmallVec<[TagName; 2]> {
         let mut captures = Captures::default();
-        if !self.plan.invalidates || key.starts_with(&self.plan.tag_prefix) {
+        if !self.plan.invalidates
+            || key.starts_with(&self.plan.tag_prefix)
+            || reserved::refusal(key).is_some()
+        {
             return SmallVec::new();
         }
         let rule = self.plan.rules.find(key, &mut captures);

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use super::reserved::LONG_PREFIX;
 use crate::guard::envelope::digest_key;
 use crate::protocol::base64;
 
@@ -17,7 +18,7 @@ pub(crate) fn server_key(key: &[u8]) -> (Cow<'_, [u8]>, bool) {
         return (Cow::Borrowed(key), false);
     }
     if key.len() > MAX_BASE64_KEY {
-        return (Cow::Owned(digest_key(b"@long:", key).to_vec()), false);
+        return (Cow::Owned(digest_key(LONG_PREFIX, key).to_vec()), false);
     }
     let mut text = Vec::new();
     base64::encode(key, &mut text);

@@ -14,7 +14,7 @@ pub const MAX_SAMPLE: u32 = 1_000_000;
 /// Which events a watcher wants. The default is all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// The key matches.
+    /// What is shown of the key matches, or it is this key.
     pub key: Option<Glob>,
     /// One of these is the name of the rule.
     pub rules: Vec<String>,
@@ -117,8 +117,10 @@ impl Filter {
         result.map_err(|why| format!("{name}={} {why}", shown_key(value)))
     }
 
-    /// Whether an event meets all conditions but `sample`.
-    pub fn matches(&self, seen: &Sighting<'_>) -> bool {
+    /// Whether an event meets all conditions but `sample`. `shown` returns what watchers see of the key: a pattern is
+    /// judged on that, because patterns that match the key itself would reveal it byte by byte. One without wildcards also means the
+    /// whole key.
+    pub fn matches<S: AsRef<[u8]>>(&self, seen: &Sighting<'_>, shown: impl FnOnce() -> S) -> bool {
         let is_rule = |rule: &String| **rule == **seen.rule;
         let is_server = |wanted: &String| {
             seen.server.is_some_and(|server| {
@@ -135,7 +137,9 @@ impl Filter {
             && (self.servers.is_empty() || self.servers.iter().any(is_server))
             && (self.outcomes.is_empty()
                 || self.outcomes.iter().any(|glob| glob.matches(seen.happened.outcome().as_bytes())))
-            && self.key.as_ref().is_none_or(|glob| glob.matches(seen.key))
+            && self.key.as_ref().is_none_or(|glob| {
+                (glob.is_literal() && glob.matches(seen.key)) || glob.matches(shown().as_ref())
+            })
     }
 }
 
@@ -233,7 +237,7 @@ mod tests {
             &[("slower", "10ms")],
             &[("key", "*7"), ("rule", "pages"), ("outcome", "miss_won"), ("slower", "9999us")],
         ] {
-            assert!(filter(conditions).unwrap().matches(&seen), "{conditions:?}");
+            assert!(filter(conditions).unwrap().matches(&seen, || seen.key), "{conditions:?}");
         }
         for conditions in [
             &[("key", "blog:2*")][..],
@@ -246,10 +250,10 @@ mod tests {
             &[("slower", "11ms")],
             &[("key", "blog:*"), ("outcome", "hit")],
         ] {
-            assert!(!filter(conditions).unwrap().matches(&seen), "{conditions:?}");
+            assert!(!filter(conditions).unwrap().matches(&seen, || seen.key), "{conditions:?}");
         }
         let near = Sighting { server: None, ..seen };
-        assert!(!filter(&[("server", "10.0.0.1:11211")]).unwrap().matches(&near));
+        assert!(!filter(&[("server", "10.0.0.1:11211")]).unwrap().matches(&near, || near.key));
     }
 
     #[test]

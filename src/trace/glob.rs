@@ -37,6 +37,11 @@ impl Glob {
         Ok(Glob(parts))
     }
 
+    /// Whether only one text matches.
+    pub fn is_literal(&self) -> bool {
+        self.0.iter().all(|part| matches!(part, Part::Byte(_)))
+    }
+
     /// Whether the whole of `text` matches. Takes time in proportion to the product of the lengths at most.
     pub fn matches(&self, text: &[u8]) -> bool {
         let (mut at, mut part) = (0, 0);
@@ -70,6 +75,15 @@ mod tests {
 
     fn matches(pattern: &str, text: &str) -> bool {
         Glob::parse(pattern.as_bytes()).expect(pattern).matches(text.as_bytes())
+    }
+
+    #[test]
+    fn a_pattern_without_wildcards_matches_one_text() {
+        for (pattern, is_literal) in
+            [("user:17", true), ("user:1?", false), ("user*", false), ("a\\*\\?", true)]
+        {
+            assert_eq!(Glob::parse(pattern.as_bytes()).expect(pattern).is_literal(), is_literal, "{pattern}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! filter, and copies what matches into the channel of that watcher and worker. If the channel is full, the event is dropped and
 //! counted. No worker waits for a watcher or for another worker.
 
+use std::cell::OnceCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::task::{Context, Poll};
@@ -64,7 +65,9 @@ impl Tap {
         metrics: &WorkerMetrics,
     ) {
         let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
-        for watching in watchers.iter_mut().filter(|watching| watching.filter.matches(seen)) {
+        let shown_once: OnceCell<Box<[u8]>> = OnceCell::new();
+        let key = || shown_once.get_or_init(|| shown(seen.key));
+        for watching in watchers.iter_mut().filter(|watching| watching.filter.matches(seen, key)) {
             if let Some((of, all)) = watching.filter.sample
                 && watching.random.below(u64::from(all)) >= u64::from(of)
             {
@@ -75,7 +78,7 @@ impl Tap {
                     metrics.trace_event();
                     room.send(Event {
                         at_ms: at_ms(),
-                        key: shown(seen.key),
+                        key: key().clone(),
                         rule: Arc::clone(seen.rule),
                         kind: seen.kind,
                         server: seen.server.map(Into::into),
@@ -238,6 +241,10 @@ mod tests {
         }
 
         fn hit(&self, key: &[u8], at_ms: u64) {
+            self.hit_shown(key, at_ms, Into::into);
+        }
+
+        fn hit_shown(&self, key: &[u8], at_ms: u64, shown: impl Fn(&[u8]) -> Box<[u8]>) {
             let seen = Sighting {
                 key,
                 rule: &self.rule,
@@ -250,7 +257,7 @@ mod tests {
                 bytes: 3,
                 marks: Marks::default(),
             };
-            self.tap.send(&seen, || at_ms, Into::into, &self.metrics);
+            self.tap.send(&seen, || at_ms, shown, &self.metrics);
         }
     }
 
@@ -279,6 +286,24 @@ mod tests {
         assert!(workers[0].tap.is_watched() && taps.watchers() == 1);
         drop(all);
         assert!(workers.iter().all(|worker| !worker.tap.is_watched()) && taps.watchers() == 0);
+    }
+
+    #[test]
+    fn a_condition_on_keys_is_judged_on_what_is_shown() {
+        let taps = Taps::new(1, Arc::default());
+        let worker = Worker::of(&taps, 0);
+        let watch = |glob: &str| {
+            let mut filter = Filter::default();
+            filter.set("key", glob.as_bytes()).unwrap();
+            taps.watch(filter).unwrap()
+        };
+        let of_key = ["user:*", "*7", "user:1?", "user:18"].map(watch);
+        // An operator who knows a key may ask for it.
+        let of_what_is_shown = ["#7*", "#77", "user:17"].map(watch);
+        worker.hit_shown(b"user:17", 1, |_| b"#77"[..].into());
+        assert!(of_key.into_iter().all(|mut watcher| received(&mut watcher).is_empty()));
+        let hashed = [(1, b"#77"[..].into())];
+        assert!(of_what_is_shown.into_iter().all(|mut watcher| received(&mut watcher) == hashed));
     }
 
     #[test]

@@ -55,6 +55,7 @@ mod promise_7_failure_degrades_to_a_miss;
 mod promise_8_raw_is_exact;
 mod raw;
 mod reload;
+mod reserved;
 mod returning_server;
 mod server_errors;
 mod server_versions;

@@ -189,8 +189,7 @@ fn renew(token: &MissToken, now: Now, policy: &Policy, tags: &[TagName], sidecar
     let mut value = BytesMut::new();
     let names = tags.iter().chain(&token.added_tags).cloned();
     let tags = names.zip(token.versions.iter().copied()).collect();
-    // A record that is too large was not written at the claim either. The lock is valid without it.
-    let _ = LockRecord { granted_at: token.at.wall, sidecar, fence: token.fence, tags }.encode(&mut value);
+    LockRecord { granted_at: token.at.wall, sidecar, fence: token.fence, tags }.encode_what_fits(&mut value);
     let value = Stored::plain(value.freeze());
     let operation =
         Operation::Store { mode: StoreMode::Set, value, flags: 0, exptime, cas: Some(lock), explicit: None };

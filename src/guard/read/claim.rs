@@ -10,11 +10,14 @@ use crate::guard::freshness::Hit;
 use crate::guard::inputs::Inputs;
 use crate::guard::leases::MissToken;
 use crate::guard::machine::Step;
-use crate::guard::policy::OnInvalidate;
+use crate::guard::policy::{OnInvalidate, millis};
 use crate::guard::stub::StubId;
-use crate::guard::tag_version::{NEVER, Versions, version_millis};
+use crate::guard::tag_version::{CLOCK_SKEW_MS, NEVER, Versions, version_millis};
 
 use super::outcome::ReadEnd;
+
+/// A lock that was taken later than this from now was taken by no sidecar. A clock that is wrong by less is not taken for that.
+const FUTURE_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// An attempt to acquire the right to rebuild an item.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -127,8 +130,7 @@ pub(super) fn take_lock(
         tags: inputs.tags.iter().cloned().zip(versions.iter().copied()).collect(),
     };
     let mut value = BytesMut::new();
-    // A rule has far fewer tags than a record may hold. A lock without a record is valid too.
-    let _ = record.encode(&mut value);
+    record.encode_what_fits(&mut value);
     ServerCommand {
         item: ItemRef::Lock,
         operation: Operation::Store {
@@ -146,6 +148,15 @@ pub(super) fn take_lock(
 pub(super) fn build_of(lock: &Item) -> Option<BuildId> {
     let LockRecord { granted_at, sidecar, .. } = LockRecord::decode(&lock.value).ok()?;
     Some(BuildId::Lock { sidecar, granted_at })
+}
+
+/// Whether this is not the lock of a rebuild that may still be stored: it has another form than Kennel's, or is older than a rebuild
+/// may take by clocks that differ as much as they may. Whoever can write to the server can store such an item.
+pub(in crate::guard) fn holds_nobody(lock: &Item, inputs: &Inputs<'_>) -> bool {
+    let Ok(LockRecord { granted_at, .. }) = LockRecord::decode(&lock.value) else { return true };
+    let limit = millis(inputs.policy.max_rebuild) + CLOCK_SKEW_MS;
+    let now = inputs.now.wall;
+    now.saturating_sub(granted_at) > limit || granted_at.saturating_sub(now) > FUTURE_MS
 }
 
 /// Whether one of the tags has a newer version than the lock's rebuild began with, or the place another fence.

@@ -43,7 +43,7 @@ fn sealed(name: &TagName, version: u64) -> Bytes {
 fn lock(name: &TagName, version: u64) -> Bytes {
     let tags = [(name.clone(), version)].into_iter().collect();
     let mut value = BytesMut::new();
-    LockRecord { granted_at: 0, sidecar: 9, fence: 0, tags }.encode(&mut value).unwrap();
+    LockRecord { granted_at: fixtures::WALL, sidecar: 9, fence: 0, tags }.encode(&mut value).unwrap();
     value.freeze()
 }
 
@@ -74,6 +74,47 @@ fn a_value_is_not_marked_stale_before_its_lock_is_taken_over() {
     // It was released and claimed by another client: the item is read again, and nothing else.
     let again = sent(resume(smallvec![ServerReply::Exists]));
     assert!(again.iter().all(|command| matches!(command.operation, Operation::Get(_))), "{again:?}");
+}
+
+#[test]
+fn a_lock_that_no_rebuild_can_have_holds_nobody() {
+    let policy = policy();
+    let inputs = inputs(&policy, &[]);
+    let taken_at = |granted_at| {
+        let mut value = BytesMut::new();
+        LockRecord { granted_at, sidecar: 9, fence: 0, tags: [].into_iter().collect() }
+            .encode(&mut value)
+            .unwrap();
+        value.freeze()
+    };
+    const DAY: u64 = 86_400_000;
+    for (lock, holds) in [
+        (taken_at(fixtures::WALL), true),
+        // Clocks may differ, here by 9 s after the longest rebuild.
+        (taken_at(fixtures::WALL - 29_000), true),
+        (taken_at(fixtures::WALL + DAY), true),
+        (taken_at(fixtures::WALL - 30_001), false),
+        (taken_at(fixtures::WALL + DAY + 1), false),
+        (taken_at(0), false),
+        (Bytes::from_static(b"x"), false),
+        (Bytes::new(), false),
+    ] {
+        let ServerReply::Item(old) = item(Bytes::from_static(b"old"), 7) else { panic!("not an item") };
+        let stale = || ServerReply::Item(Item { stale: true, ..old.clone() });
+        let (mut read, _) = Read::start(&inputs);
+        sent(read.resume(Event::Replies(smallvec![stale()]), &inputs));
+        let held = smallvec![ServerReply::NotStored, stale(), item(lock.clone(), 5)];
+        match read.resume(Event::Replies(held), &inputs) {
+            Step::Done(ReadEnd::Stale(_)) => assert!(holds, "{lock:?}"),
+            step => {
+                assert!(!holds, "{lock:?}: {step:?}");
+                let taken = sent(step);
+                let is_taken =
+                    matches!(taken[0].operation, Operation::Store { cas: Some(Cas { number: 5, .. }), .. });
+                assert!(is_taken && taken[0].item == ItemRef::Lock, "{taken:?}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -399,7 +440,8 @@ fn a_lock_of_another_fence_is_taken_over() {
     for (fence, is_taken) in [(7, false), (8, true)] {
         let inputs = Inputs { fence, ..inputs(&policy, &[]) };
         let mut record = BytesMut::new();
-        let held = LockRecord { granted_at: 0, sidecar: 9, fence: 7, tags: [].into_iter().collect() };
+        let held =
+            LockRecord { granted_at: fixtures::WALL, sidecar: 9, fence: 7, tags: [].into_iter().collect() };
         held.encode(&mut record).unwrap();
         let (mut read, _) = Read::start(&inputs);
         let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);

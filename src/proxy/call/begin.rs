@@ -23,7 +23,7 @@ use crate::proxy::raw::stats::{Statistics, StatsStart};
 use crate::proxy::replies::dialect::Dialect;
 use crate::proxy::replies::meta::MetaDialect;
 use crate::proxy::scope::AccessSet;
-use crate::proxy::structures::call::{BAD_FLAG, RESERVED, StructureCall, refusal};
+use crate::proxy::structures::call::{BAD_FLAG, StructureCall, refusal};
 use crate::upstream::GetKind;
 
 /// The reply to `version`, from which clients derive the server's features. It has one word after `VERSION`, because Dalli
@@ -127,9 +127,9 @@ impl Call {
                     let rule = proxy.structure(&key).rule;
                     structure(StructureCall::classic(request, key, proxy, client), rule, changed)
                 }
-                KeyClass::Reserved => {
+                KeyClass::Reserved(line) => {
                     count(Outcome::ClientError);
-                    reply(RESERVED)
+                    reply(line)
                 }
                 KeyClass::Tag(name) => {
                     accesses = AccessSet::everything();
@@ -196,7 +196,7 @@ impl Call {
                 };
                 accesses = match &class {
                     KeyClass::Raw { .. } => AccessSet::of(proxy.element_access_hash(key), false),
-                    KeyClass::Reserved => AccessSet::default(),
+                    KeyClass::Reserved(_) => AccessSet::default(),
                     KeyClass::Structure(key) => proxy.structure_access(key, !reads),
                     KeyClass::Tag(_) if !reads => AccessSet::everything(),
                     // A win changes the CAS. A read that returns the CAS must not overtake an earlier read of its client.
@@ -240,9 +240,9 @@ impl Call {
                             key,
                         )
                     }
-                    KeyClass::Reserved => {
+                    KeyClass::Reserved(line) => {
                         count(Outcome::ClientError);
-                        reply(RESERVED)
+                        reply(line)
                     }
                     // The item as it is stored, for debugging.
                     KeyClass::Guarded(guarded) if meta.verb == MetaVerb::Debug => {
@@ -369,7 +369,7 @@ impl Call {
         let decoded = refused.deletes.filter(|_| refused.deletes_base64).and_then(base64::decode);
         let deletes = decoded.as_deref().or(refused.deletes).map(|key| proxy.split_tags(key).0);
         let (kind, accesses) = match deletes.map(|key| (key, proxy.class(key))) {
-            None | Some((_, KeyClass::Tag(_) | KeyClass::Structure(_) | KeyClass::Reserved)) => {
+            None | Some((_, KeyClass::Tag(_) | KeyClass::Structure(_) | KeyClass::Reserved(_))) => {
                 (Kind::Reply(reply), AccessSet::default())
             }
             Some((key, KeyClass::Raw { pool, rule })) => {

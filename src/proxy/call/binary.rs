@@ -24,7 +24,7 @@ use crate::proxy::raw::stats::{Statistics, StatsStart};
 use crate::proxy::replies::dialect::Dialect;
 use crate::proxy::scope::AccessSet;
 use crate::proxy::server_key::is_text;
-use crate::proxy::structures::call::{RESERVED, StructureCall, refusal};
+use crate::proxy::structures::call::{StructureCall, refusal};
 use crate::upstream::GetKind;
 
 /// What an error is to a delete that accompanies it.
@@ -114,9 +114,9 @@ impl Call {
                     let rule = proxy.structure(&key).rule;
                     structure(StructureCall::binary(command, head, key, proxy, client), rule, changed)
                 }
-                KeyClass::Reserved => {
+                KeyClass::Reserved(line) => {
                     count(Outcome::ClientError);
-                    reply(&|out| put_translated(head, RESERVED.as_bytes(), out))
+                    reply(&|out| put_translated(head, line.as_bytes(), out))
                 }
                 KeyClass::Tag(name) => {
                     accesses = AccessSet::everything();
@@ -290,7 +290,7 @@ impl Call {
         let deletes = refused.deletes.map(|key| proxy.split_tags(key).0);
         let mut accesses = AccessSet::default();
         let kind = match deletes.map(|key| (key, proxy.class(key))) {
-            None | Some((_, KeyClass::Tag(_) | KeyClass::Structure(_) | KeyClass::Reserved)) => {
+            None | Some((_, KeyClass::Tag(_) | KeyClass::Structure(_) | KeyClass::Reserved(_))) => {
                 Kind::Reply(reply)
             }
             Some((key, KeyClass::Raw { pool, rule })) => {

@@ -22,7 +22,6 @@ use crate::proxy::replies::classic::put_value_line;
 use crate::proxy::replies::large::{LargeReply, write_reply};
 use crate::proxy::replies::outcome::ReadOutcome;
 use crate::proxy::scope::{AccessSet, CallScope};
-use crate::proxy::structures::call::RESERVED;
 use crate::proxy::structures::run::StructureRun;
 use crate::upstream::pending_replies::ReplyId;
 use crate::upstream::pool::Pool;
@@ -171,12 +170,12 @@ impl Get {
                 self.refused = self.refused.or(refused.filter(|_| self.binary.is_none()));
                 KeyGet::Structure(self.structures.len() - 1)
             }
-            KeyClass::Reserved if self.binary.is_some() => {
-                self.structures.push(StructureRead::Refused(RESERVED));
+            KeyClass::Reserved(line) if self.binary.is_some() => {
+                self.structures.push(StructureRead::Refused(line));
                 KeyGet::Structure(self.structures.len() - 1)
             }
-            KeyClass::Reserved => {
-                self.refused = Some(RESERVED);
+            KeyClass::Reserved(line) => {
+                self.refused = Some(line);
                 return;
             }
             KeyClass::Guarded(guarded) => {

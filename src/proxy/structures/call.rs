@@ -26,8 +26,6 @@ use crate::proxy::replies::outcome::{ItemMarks, ReadOutcome, WriteOutcome};
 use crate::proxy::scope::CallScope;
 use crate::upstream::pool::Pool;
 
-/// The reply to a command on a key that belongs to Kennel.
-pub(crate) const RESERVED: &str = "CLIENT_ERROR keys that contain @kennel: are reserved\r\n";
 /// The reply to a command whose key no classic command could have.
 const NOT_TEXT: &str = "CLIENT_ERROR the key of a structure must be text\r\n";
 /// The reply to a command of a binary client that names a CAS.

@@ -101,13 +101,6 @@ fn keys_of_items_below_a_structure_are_refused_in_every_command() {
     assert_eq!(client.execute("mn"), "MN");
 }
 
-#[test]
-fn without_a_structure_no_key_is_reserved() {
-    let (_servers, [a, b]) = fleet(&[raw("rest", "r:*")]);
-    a.client().store("r:1@kennel:x", b"1", 0);
-    assert_eq!(text(&mut b.client(), "r:1@kennel:x").as_deref(), Some("1"));
-}
-
 fn quiet_commands_are_quiet_and_their_errors_are_not(fleet: Fleet) {
     let (_servers, [a, b]) = fleet(&[rule("hits", "hits:*", "counter", "")]);
     let (mut a, mut b) = (a.client(), b.client());
