@@ -31,6 +31,9 @@ pub const FENCED_FORMAT: u8 = 2;
 /// The most tags in one envelope or lock.
 pub const MAX_TAGS: usize = 64;
 
+/// The most tags that a client may name for one value, besides those of its rule.
+pub const MAX_EXPLICIT_TAGS: usize = 16;
+
 /// The longest name of a tag in bytes, equal to that of a key. The shortest is one byte.
 pub const MAX_TAG_NAME: usize = 250;
 

@@ -2,7 +2,7 @@
 
 use super::command::Item;
 use super::envelope::{Header, LockRecord, Opened, TagName, Tags};
-use super::freshness::{ItemState, StaleReasons, is_placeholder, judge_after, stale_reasons};
+use super::freshness::{ItemState, StaleReasons, is_placeholder, judge_after, open, stale_reasons};
 use super::inputs::Inputs;
 use super::read::{holds_nobody, is_outdated, lost_ms};
 use super::stub::Stub;
@@ -101,7 +101,7 @@ pub fn explain_item(item: &Item, found: Option<&[Option<u64>]>, inputs: &Inputs<
     let created = created_version(inputs);
     let versions: Option<Versions> =
         found.map(|found| found.iter().map(|version| version.unwrap_or(created)).collect());
-    let opened = Header::open(&item.value);
+    let opened = open(item, inputs);
     let (header, payload) = match opened {
         Opened::Sealed { envelope, payload_at } => {
             (Some(HeaderExplanation::of(&envelope, payload_at, inputs)), item.value.len() - payload_at)

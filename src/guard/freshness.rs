@@ -3,7 +3,7 @@
 use bytes::{Buf, Bytes};
 
 use super::command::{Cas, Item, Usage};
-use super::envelope::{Header, Opened, TagName, TagNames};
+use super::envelope::{Header, MAX_EXPLICIT_TAGS, Opened, TagName, TagNames};
 use super::inputs::Inputs;
 use super::policy::{OnInvalidate, Policy};
 use super::stub::Stub;
@@ -78,6 +78,9 @@ impl StaleReasons {
     }
 }
 
+/// The longest `stale_for` that a rule may have, in seconds.
+const MAX_STALE_FOR: u32 = 30 * 24 * 60 * 60;
+
 /// The state of a guarded key's item.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum ItemState {
@@ -109,7 +112,9 @@ pub fn fresh_hit<'a>(
     let (stale_for, rebuild, payload_at) = match Header::open(&item.value) {
         Opened::Plain if fence == 0 => (0, 0, 0),
         Opened::Sealed { envelope, payload_at }
-            if envelope.fence == fence && envelope.tags().all(&mut is_next) =>
+            if envelope.fence == fence
+                && envelope.stale_for <= MAX_STALE_FOR
+                && envelope.tags().all(&mut is_next) =>
         {
             if tags.next().is_some() {
                 return None;
@@ -130,9 +135,25 @@ pub fn fresh_hit<'a>(
     Some(Hit { payload, flags, cas, ttl, stale_ms: 0, stale, rebuild, usage, header: Bytes::new() })
 }
 
+/// Reads an item, and checks its header against the rule: a client may have stored bytes that look like one, and what they claim must
+/// not cost more than a header that Kennel writes.
+pub(super) fn open<'a>(item: &'a Item, inputs: &Inputs<'_>) -> Opened<Header<'a>> {
+    match Header::open(&item.value) {
+        Opened::Sealed { envelope, .. }
+            if envelope.tags().count() > inputs.rule_tags().len() + MAX_EXPLICIT_TAGS =>
+        {
+            Opened::Unreadable("header has more tags than a value of this rule can have")
+        }
+        Opened::Sealed { envelope, .. } if envelope.stale_for > MAX_STALE_FOR => {
+            Opened::Unreadable("header has a longer stale_for than any rule")
+        }
+        opened => opened,
+    }
+}
+
 /// The tags that an item was sealed with and that are not among the inputs.
 pub(super) fn unknown_tags(item: &Item, inputs: &Inputs<'_>) -> TagNames {
-    match Header::open(&item.value) {
+    match open(item, inputs) {
         Opened::Sealed { envelope, .. } => inputs.unknown_of(envelope.tags().map(|(name, _)| name)),
         Opened::Plain | Opened::Unreadable(_) => TagNames::new(),
     }
@@ -154,7 +175,7 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_
     if let Some(stub) = Stub::of(item) {
         return ItemState::Stub(stub);
     }
-    let opened = Header::open(&item.value);
+    let opened = open(item, inputs);
     let reasons = stale_reasons(item, &opened, versions, inputs);
     let mut hit = Hit {
         payload: item.value.clone(),
@@ -189,7 +210,12 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_
         return ItemState::Unservable;
     }
     if reasons.expired {
-        hit.stale_ms = u64::from(envelope.stale_for - item.ttl.unwrap_or(0)) * 1000;
+        let stale_for = envelope.stale_for - item.ttl.unwrap_or(0);
+        // The rule may have had a longer one when the value was stored.
+        if stale_for > inputs.policy.stale_seconds() {
+            return ItemState::Unservable;
+        }
+        hit.stale_ms = u64::from(stale_for) * 1000;
     }
     if reasons.any() {
         hit.ttl = Some(0);
@@ -314,6 +340,31 @@ mod tests {
         let ttl = [None, Some(0), Some(59), Some(60), Some(61), Some(90)][random.usize(0..6)];
         let (won, stale) = (random.u8(0..20) == 0, random.u8(0..20) == 0);
         Item { value, size, flags: random.u32(..), cas, ttl, won, stale, usage: Usage::default() }
+    }
+
+    #[test]
+    fn a_header_that_the_rule_cannot_have_written_is_not_served_and_costs_no_read_of_tags() {
+        let policy = Policy { stale_for: Duration::from_secs(60), ..Policy::default() };
+        let own = [TagName::from_slice(NAMES[0])];
+        let inputs = fixtures::inputs(&policy, &own);
+        let item = |stale_for, tags: usize, ttl| {
+            let named = |n: usize| (TagName::from_slice(format!("t{n}").as_bytes()), 100);
+            let tags = [(own[0].clone(), 100)].into_iter().chain((1..tags).map(named)).collect();
+            let mut value = BytesMut::new();
+            Envelope { stale_for, built_at: 5, rebuild: 0, fence: 0, tags }.seal(&mut value).unwrap();
+            value.extend_from_slice(b"payload");
+            Item { ttl: Some(ttl), ..fixtures::item(value.freeze(), 7) }
+        };
+        let versions = Versions::from_slice(&[100]);
+        let judged = |item: &Item| judge(item, Some(&versions), &inputs);
+        assert_eq!(unknown_tags(&item(60, 17, 90), &inputs).len(), 16);
+        assert_eq!(unknown_tags(&item(60, 18, 90), &inputs).len(), 0);
+        assert!(matches!(judged(&item(60, 17, 90)), ItemState::Fresh(_)));
+        assert_eq!(judged(&item(60, 18, 90)), ItemState::Unservable);
+        assert_eq!(judged(&item(MAX_STALE_FOR + 1, 1, 90)), ItemState::Unservable);
+        // The rule had a longer one before. Of it, only what the rule has now counts.
+        assert!(matches!(judged(&item(3600, 1, 3541)), ItemState::Stale(Hit { stale_ms: 59_000, .. })));
+        assert_eq!(judged(&item(3600, 1, 3539)), ItemState::Unservable);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::command::{Cas, ItemRef, Operation, ServerCommand, StoreMode, Stored};
-use super::envelope::{Envelope, TagName, TagNames, Tags, built_at};
+use super::envelope::{Envelope, MAGIC, TagName, TagNames, Tags, built_at};
 use super::expiry::Expiry;
 use super::inputs::{Inputs, Now};
 use super::stub::StubId;
@@ -42,8 +42,8 @@ impl NewValue {
     /// was built, and whether it is stored plain. `built`: when the rebuild began, and its duration in
     /// milliseconds. `stub`: the stub over which it is stored, if known.
     ///
-    /// A value that would be too large with an envelope is stored plain, unless it has tags: a bump must
-    /// reach it.
+    /// A value that would be too large with an envelope is stored plain, unless it has tags, because a bump must
+    /// reach it, or begins as an envelope does: then it would be read as one. The server refuses such a value.
     pub(super) fn store(
         self,
         mode: StoreMode,
@@ -65,7 +65,8 @@ impl NewValue {
             tags,
         }
         .seal(&mut header);
-        let plain = untagged && (sealed.is_err() || header.len() + self.body.len() > inputs.max_value);
+        let fits = sealed.is_ok() && header.len() + self.body.len() <= inputs.max_value;
+        let plain = untagged && !fits && !self.body.starts_with(&MAGIC);
         let (header, extra) =
             if plain { (Bytes::new(), 0) } else { (header.freeze(), inputs.policy.stale_seconds()) };
         let exptime = expiry.exptime(extra, inputs.now);
@@ -73,5 +74,45 @@ impl NewValue {
         let operation =
             Operation::Store { mode, value, flags: self.flags, exptime, cas, explicit: self.explicit };
         (ServerCommand { item: ItemRef::Value, operation }, plain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::envelope::{Header, Opened};
+    use crate::guard::fixtures;
+    use crate::guard::policy::Policy;
+
+    #[test]
+    fn what_is_stored_is_read_as_it_was_sent() {
+        let policy = Policy::default();
+        let inputs = Inputs { max_value: 100, ..fixtures::inputs(&policy, &[]) };
+        let bodies = [&b"v"[..], &MAGIC, b"\xf7\xcb\xce", &[&MAGIC[..], &[1, 24, 0]].concat()];
+        for (body, length) in
+            bodies.into_iter().flat_map(|body| [1, 76, 77, 100, 120].map(|length| (body, length)))
+        {
+            let mut body = body.to_vec();
+            body.resize(length.max(body.len()), b'x');
+            let value = NewValue {
+                body: body.clone().into(),
+                flags: 0,
+                expiry: Expiry::Never,
+                explicit: None,
+                tags: TagNames::new(),
+            };
+            let (command, plain) =
+                value.store(StoreMode::Set, None, Tags::new(), (inputs.now, 0), None, &inputs);
+            let Operation::Store { value: Stored { header, body: stored }, .. } = command.operation else {
+                panic!("not a store")
+            };
+            assert_eq!((plain, &stored[..]), (header.is_empty(), &body[..]));
+            let item = [&header[..], &stored[..]].concat();
+            match Header::open(&item) {
+                Opened::Plain => assert!(plain),
+                Opened::Sealed { payload_at, .. } => assert_eq!((plain, payload_at), (false, header.len())),
+                Opened::Unreadable(why) => panic!("{why}"),
+            }
+        }
     }
 }

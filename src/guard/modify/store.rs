@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use crate::guard::command::{
     Cas, GetFlags, Item, ItemRef, Operation, ServerCommand, StoreMode, Stored, delete,
 };
-use crate::guard::envelope::{Header, Opened, TagName, TagNames};
+use crate::guard::envelope::{Envelope, Header, MAGIC, Opened, TagName, TagNames, Tags};
 use crate::guard::expiry::Expiry;
 use crate::guard::freshness::Hit;
 use crate::guard::inputs::Inputs;
@@ -52,9 +52,24 @@ pub(super) fn store_absent(
     new_value.clone().store(mode, cas, tags, began, stub, inputs).0
 }
 
-/// Stores another body with the same header and client flags.
-pub(super) fn store_changed(hit: &Hit, body: Bytes, exptime: i64, explicit: Option<u64>) -> ServerCommand {
-    let value = Stored { header: hit.header.clone(), body };
+/// Stores another body with the same header and client flags. If there was no header and the body begins as one does, it gets one that
+/// changes nothing else.
+pub(super) fn store_changed(
+    hit: &Hit,
+    body: Bytes,
+    exptime: i64,
+    explicit: Option<u64>,
+    fence: u64,
+) -> ServerCommand {
+    let mut header = hit.header.clone();
+    if header.is_empty() && body.starts_with(&MAGIC) {
+        let mut sealed = BytesMut::new();
+        let envelope = Envelope { stale_for: 0, built_at: 0, rebuild: 0, fence, tags: Tags::new() };
+        // Without tags, nothing is too large.
+        let _ = envelope.seal(&mut sealed);
+        header = sealed.freeze();
+    }
+    let value = Stored { header, body };
     let operation = Operation::Store {
         mode: StoreMode::Set,
         value,

@@ -6,7 +6,7 @@ use smallvec::smallvec;
 use crate::guard::command::{
     Cas, Commands, GetFlags, Item, ItemRef, Operation, ServerCommand, StoreMode, Stored, delete, peek,
 };
-use crate::guard::envelope::{Header, LockRecord, Opened, TagName, TagNames};
+use crate::guard::envelope::{Header, LockRecord, MAGIC, Opened, TagName, TagNames};
 use crate::guard::expiry::Expiry;
 use crate::guard::freshness::{Hit, ItemState, judge};
 use crate::guard::inputs::Inputs;
@@ -137,7 +137,21 @@ impl Modify {
             }
             (Change::Empty { expiry, explicit, .. }, Some(hit)) => {
                 let emptied = Hit { flags: 0, ..hit.clone() };
-                store_changed(&emptied, Bytes::new(), changed_exptime(*expiry, &hit, inputs), *explicit)
+                store_changed(
+                    &emptied,
+                    Bytes::new(),
+                    changed_exptime(*expiry, &hit, inputs),
+                    *explicit,
+                    inputs.fence,
+                )
+            }
+            // It may become the beginning of an envelope, which needs one in front.
+            (Change::Append { more, explicit, .. }, Some(hit))
+                if hit.header.is_empty() && hit.payload.len() < MAGIC.len() =>
+            {
+                let body = Bytes::from([&hit.payload[..], &more[..]].concat());
+                self.state = State::Writing { counted: appended(body.len(), false), old_ttl };
+                store_changed(&hit, body, exptime, *explicit, inputs.fence)
             }
             (Change::Append { more, explicit, .. }, Some(hit)) => {
                 // The header precedes the payload, so memcached's own append is correct and transfers only
@@ -152,7 +166,7 @@ impl Modify {
             (Change::Prepend { more, explicit, .. }, Some(hit)) => {
                 let body = Bytes::from([&more[..], &hit.payload[..]].concat());
                 self.state = State::Writing { counted: appended(body.len(), false), old_ttl };
-                store_changed(&hit, body, exptime, *explicit)
+                store_changed(&hit, body, exptime, *explicit, inputs.fence)
             }
             (Change::Count(Count { decr, delta, expiry, explicit, .. }), Some(hit)) => {
                 let Some((number, body)) = count(&hit.payload, *decr, *delta) else {
@@ -161,10 +175,14 @@ impl Modify {
                 let counted = Counted { number, cas: Cas::NONE, ttl: hit.ttl, created: false };
                 let command = match expiry {
                     Some(Expiry::Expired) => delete(ItemRef::Value, Some(hit.cas)),
-                    Some(expiry) => {
-                        store_changed(&hit, body, changed_exptime(*expiry, &hit, inputs), *explicit)
-                    }
-                    None => store_changed(&hit, body, exptime, *explicit),
+                    Some(expiry) => store_changed(
+                        &hit,
+                        body,
+                        changed_exptime(*expiry, &hit, inputs),
+                        *explicit,
+                        inputs.fence,
+                    ),
+                    None => store_changed(&hit, body, exptime, *explicit, inputs.fence),
                 };
                 let old_ttl = old_ttl.filter(|_| expiry.is_none());
                 self.state = State::Writing { counted, old_ttl };

@@ -4,6 +4,7 @@
 //! Both are lists of names separated by commas: `Ptags=posts,blog:7` and `@tags:posts,blog%3A7:KEY`. A byte that separates
 //! names, or that a word cannot contain, is written as `%` and two hexadecimal digits.
 
+use crate::guard::envelope::MAX_EXPLICIT_TAGS;
 use crate::guard::{TagName, TagNames};
 use crate::proxy::key::{GuardedKey, KeyClass};
 use crate::proxy::pipeline::Proxy;
@@ -13,9 +14,6 @@ use crate::rule::fold_tag;
 pub const PREFIX: &[u8] = b"@tags:";
 /// Prefix of a `P` token with tags. Other `P` tokens are ignored.
 pub(crate) const TOKEN: &[u8] = b"tags=";
-/// The most tags that may come with one value.
-const MAX_EXPLICIT_TAGS: usize = 16;
-
 /// A list with more than [`MAX_EXPLICIT_TAGS`] names, or with a `%` that is not followed by two digits.
 #[derive(Debug)]
 pub(crate) struct BadTags;
