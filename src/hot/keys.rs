@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::sketch::Sketch;
+use super::sketch::{Added, Sketch};
 
 /// The most rules with sketches of their own. The keys of further rules share one group.
 pub const MAX_GROUPS: usize = 64;
@@ -99,12 +99,12 @@ impl HotKeys {
         let HotSample { hash, rule, weight, bytes, miss, .. } = *sample;
         self.weight = weight;
         let sketches = &mut self.group(rule).sketches;
-        sketches[Measure::Requests as usize].add(hash, rule, weight, &shown);
+        sketches[Measure::Requests as usize].add(hash, rule, Added::sampled(1.0, weight), &shown);
         if bytes > 0 {
-            sketches[Measure::Bytes as usize].add(hash, rule, weight * bytes as f64, &shown);
+            sketches[Measure::Bytes as usize].add(hash, rule, Added::sampled(bytes as f64, weight), &shown);
         }
         if miss {
-            sketches[Measure::Misses as usize].add(hash, rule, weight, &shown);
+            sketches[Measure::Misses as usize].add(hash, rule, Added::sampled(1.0, weight), &shown);
         }
     }
 
@@ -118,7 +118,12 @@ impl HotKeys {
         shown: impl Fn() -> Box<[u8]>,
     ) {
         self.decay(now);
-        self.group(rule).sketches[Measure::Rebuild as usize].add(hash, rule, took.as_secs_f64(), shown);
+        self.group(rule).sketches[Measure::Rebuild as usize].add(
+            hash,
+            rule,
+            Added::exactly(took.as_secs_f64()),
+            shown,
+        );
     }
 
     /// Forgets everything: rules have other indices, or keys are shown differently.

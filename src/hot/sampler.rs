@@ -10,7 +10,7 @@ use crate::random::Random;
 /// One of at most so many requests is counted.
 pub const MAX_STEP: u32 = 64;
 /// About as many requests per second and worker are counted, unless that is fewer than one of [`MAX_STEP`].
-pub const SAMPLES_PER_SECOND: u32 = 16;
+pub const SAMPLES_PER_SECOND: u32 = 256;
 /// The period for which a step is chosen.
 const PERIOD: Duration = Duration::from_secs(1);
 
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn of_many_requests_few_are_counted_and_stand_for_all_of_them() {
-        for per_second in [1_000, 100_000] {
+        for per_second in [10_000, 100_000] {
             for (second, (counted, stand_for)) in counted(per_second, 5).into_iter().enumerate() {
                 let most = if second == 0 { 8 * SAMPLES_PER_SECOND } else { SAMPLES_PER_SECOND * 3 };
                 assert!(counted <= most.max(per_second / MAX_STEP * 2), "{counted} of {per_second}");

@@ -25,25 +25,51 @@ pub(super) struct Counter {
     pub(super) weight: f64,
     /// By how much at most it is larger than the weight of the key.
     pub(super) error: f64,
+    /// The variance of the weight, if the stream is a sample of another one.
+    pub(super) variance: f64,
+}
+
+/// What is added to the weight of a key.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Added {
+    pub(super) weight: f64,
+    /// Its variance.
+    pub(super) variance: f64,
+}
+
+impl Added {
+    /// A weight that is known.
+    pub(super) fn exactly(weight: f64) -> Added {
+        Added { weight, variance: 0.0 }
+    }
+
+    /// This amount of one request that was chosen at random and stands for `requests`.
+    pub(super) fn sampled(amount: f64, requests: f64) -> Added {
+        // Each of n requests was chosen with a probability of 1/requests: an unbiased estimate of the variance of the sum.
+        Added { weight: amount * requests, variance: amount * amount * requests * (requests - 1.0).max(0.0) }
+    }
 }
 
 impl Sketch {
     /// Adds to the weight of the key with this hash. `key` returns what is remembered of it.
-    pub(super) fn add(&mut self, hash: u64, rule: usize, weight: f64, key: impl FnOnce() -> Box<[u8]>) {
+    pub(super) fn add(&mut self, hash: u64, rule: usize, added: Added, key: impl FnOnce() -> Box<[u8]>) {
+        let Added { weight, variance } = added;
         if let Some(at) = self.hashes.iter().position(|known| *known == hash) {
             self.counters[at].weight += weight;
+            self.counters[at].variance += variance;
             return;
         }
         if self.counters.len() < COUNTERS {
             self.hashes.push(hash);
-            self.counters.push(Counter { key: key(), rule, weight, error: 0.0 });
+            self.counters.push(Counter { key: key(), rule, weight, error: 0.0, variance });
             return;
         }
         let lightest =
             self.counters.iter().enumerate().min_by(|(_, a), (_, b)| a.weight.total_cmp(&b.weight));
-        if let Some((at, &Counter { weight: error, .. })) = lightest {
+        if let Some((at, &Counter { weight: error, variance: replaced, .. })) = lightest {
             self.hashes[at] = hash;
-            self.counters[at] = Counter { key: key(), rule, weight: error + weight, error };
+            self.counters[at] =
+                Counter { key: key(), rule, weight: error + weight, error, variance: replaced + variance };
         }
     }
 
@@ -52,6 +78,7 @@ impl Sketch {
         for counter in &mut self.counters {
             counter.weight *= factor;
             counter.error *= factor;
+            counter.variance *= factor * factor;
         }
         let mut kept = self.counters.iter().map(|counter| counter.weight >= least);
         self.hashes.retain(|_| kept.next().unwrap_or_default());
@@ -91,7 +118,7 @@ mod tests {
             // Of 5,000 keys, the n-th is drawn about 1/n as often as the first.
             let hash = (5_000_f64.powf(random.unit()) as u64).max(1);
             let weight = (1 + random.below(9)) as f64;
-            sketch.add(hash, 0, weight, || key(hash));
+            sketch.add(hash, 0, Added::exactly(weight), || key(hash));
             *exact.entry(hash).or_insert(0.0) += weight;
             total += weight;
         }
@@ -114,7 +141,8 @@ mod tests {
     #[test]
     fn decayed_keys_make_room() {
         let mut sketch = Sketch::default();
-        (0..COUNTERS as u64).for_each(|hash| sketch.add(hash, 0, 1.0 + hash as f64, || key(hash)));
+        (0..COUNTERS as u64)
+            .for_each(|hash| sketch.add(hash, 0, Added::exactly(1.0 + hash as f64), || key(hash)));
         assert_eq!(sketch.unseen(), 1.0);
         sketch.decay(0.5, 32.0);
         let left: Vec<u64> = sketch.iter().map(|(hash, _)| hash).collect();
@@ -125,6 +153,6 @@ mod tests {
             )
         );
         assert_eq!(sketch.unseen(), 0.0);
-        sketch.add(63, 0, 1.0, || unreachable!("it is known"));
+        sketch.add(63, 0, Added::exactly(1.0), || unreachable!("it is known"));
     }
 }

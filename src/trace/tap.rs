@@ -241,7 +241,7 @@ mod tests {
         }
 
         fn hit(&self, key: &[u8], at_ms: u64) {
-            self.hit_shown(key, at_ms, Into::into);
+            self.hit_shown(key, at_ms, |key: &[u8]| key.into());
         }
 
         fn hit_shown(&self, key: &[u8], at_ms: u64, shown: impl Fn(&[u8]) -> Box<[u8]>) {

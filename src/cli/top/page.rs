@@ -53,7 +53,7 @@ impl HotPage {
         };
         let error = match self.largest_error(by) {
             error if error < 0.000_05 => String::new(),
-            error => format!(", at most {} {} too large", number(by, error), by.word()),
+            error => format!(", wrong by at most {} {}", number(by, error), by.word()),
         };
         format!("last {:.0} s, per second; {counted}{error}", self.seconds)
     }
@@ -121,7 +121,7 @@ pub(super) mod tests {
         let page = HotPage::parse(JSON).unwrap();
         assert_eq!(
             page.accuracy(Measure::Requests),
-            "last 8 s, per second; 1 of 16 requests counted, at most 2.5 requests too large"
+            "last 8 s, per second; 1 of 16 requests counted, wrong by at most 2.5 requests"
         );
         assert_eq!(page.accuracy(Measure::Misses), "last 8 s, per second; 1 of 16 requests counted");
         assert!(HotPage::parse("<html>").unwrap_err().contains("not understood"));

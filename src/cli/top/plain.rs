@@ -24,7 +24,7 @@ mod tests {
     fn each_key_has_a_line_with_its_amounts() {
         let text = table(&HotPage::parse(JSON).unwrap(), Measure::Requests);
         let expected = "\
-by requests; last 8 s, per second; 1 of 16 requests counted, at most 2.5 requests too large
+by requests; last 8 s, per second; 1 of 16 requests counted, wrong by at most 2.5 requests
 requests/s     bytes/s    misses/s  build ms/s  rule   key
       1234      2.5MiB         0.2        31.0  pages  blog:1:page:7
       99.0         512           -           -  users  user:17
