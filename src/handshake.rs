@@ -88,6 +88,13 @@ impl Handshake {
         }
     }
 
+    /// The files of the certificate and of the CAs for clients, and when they no longer serve, in seconds of Unix time.
+    pub fn certificates(&self) -> Vec<(String, i64)> {
+        let tls = self.tls.iter();
+        let files = tls.flat_map(|tls| tls.certificate().into_iter().chain(tls.client_ca()));
+        files.map(|(file, expires)| (file.display().to_string(), expires)).collect()
+    }
+
     /// The file of the certificate, and when the first certificate in it expires, in seconds of Unix time.
     pub fn certificate(&self) -> Option<(String, i64)> {
         let (file, expires) = self.tls.as_ref()?.certificate()?;

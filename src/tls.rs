@@ -46,6 +46,8 @@ pub struct Acceptor {
     certificate: PathBuf,
     /// When the first certificate of the file expires, in seconds of Unix time; `None` if that cannot be read.
     expires: Option<i64>,
+    /// The file of the CAs for clients, and when the last one in it expires.
+    client_ca: Option<(PathBuf, i64)>,
 }
 
 impl fmt::Debug for Acceptor {
@@ -71,14 +73,28 @@ impl Acceptor {
                 return Err([chain.err(), key.err(), roots.err()].into_iter().flatten().collect());
             }
         };
-        let expires = chain.iter().filter_map(expires).min();
+        let first = chain.iter().filter_map(expires).min();
+        // The next CA stands beside the one in use.
+        let cas = client_ca.as_deref().and_then(|path| certificates(path).ok());
+        let last = cas.and_then(|cas| cas.iter().filter_map(expires).max());
         let config = configure(files, chain, key, roots).map_err(|bad| vec![bad])?;
-        Ok(Acceptor { tls: TlsAcceptor::from(Arc::new(config)), certificate: cert.clone(), expires })
+        let tls = TlsAcceptor::from(Arc::new(config));
+        Ok(Acceptor {
+            tls,
+            certificate: cert.clone(),
+            expires: first,
+            client_ca: client_ca.clone().zip(last),
+        })
     }
 
     /// The file of the certificate, and when the first certificate in it expires, in seconds of Unix time.
     pub fn certificate(&self) -> Option<(&Path, i64)> {
         Some((&self.certificate, self.expires?))
+    }
+
+    /// The file of the CAs for clients, and when the last one in it expires, in seconds of Unix time.
+    pub fn client_ca(&self) -> Option<(&Path, i64)> {
+        self.client_ca.as_ref().map(|(path, expires)| (&**path, *expires))
     }
 
     /// Performs the handshake, without a timeout.

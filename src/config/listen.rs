@@ -11,6 +11,7 @@ use super::addresses::overlap;
 use super::file::{self, Section};
 use super::units;
 use super::validator::{DAY, HOUR, KeyPath, Validator, automatic_size, duration, integer, keys, text, word};
+use crate::clock::{unix_ms, utc};
 use crate::handshake::{Handshake, Requirements};
 use crate::listener::{FlushAll, Listen, ListenAddress, ListenerSpec};
 use crate::proxy::connection_use::ConnectionUse;
@@ -232,8 +233,10 @@ pub(super) fn requirements(
     // Files that can be read are checked even if other keys have errors.
     let requirements = Requirements { tls, auth_file: auth.clone().flatten() };
     match Handshake::new(&requirements) {
-        Ok(_) if is_complete && auth.is_some() => Some(requirements),
-        Ok(_) => None,
+        Ok(handshake) => {
+            warn_of_expired(v, at, handshake.iter().flat_map(|handshake| handshake.certificates()));
+            (is_complete && auth.is_some()).then_some(requirements)
+        }
         Err(bad_files) => {
             for bad in bad_files {
                 let (at, value) = match bad.key {
@@ -245,6 +248,25 @@ pub(super) fn requirements(
                 v.error(at, bad.key, value.as_ref(), bad.what);
             }
             None
+        }
+    }
+}
+
+/// Names the files whose certificates have expired. `expiries`: when each does, in seconds of Unix time.
+pub(super) fn warn_of_expired(
+    v: &mut Validator<'_>,
+    at: &KeyPath,
+    expiries: impl IntoIterator<Item = (String, i64)>,
+) {
+    for (file, expiry) in expiries {
+        // Before 1970, if it is negative.
+        let expired_ms = u64::try_from(expiry).unwrap_or(0).saturating_mul(1_000);
+        if expired_ms < unix_ms() {
+            let when = utc(expired_ms).unwrap_or_else(|| format!("{expiry} s of Unix time"));
+            v.warn(
+                at,
+                format!("tls: the certificate in {file:?} expired at {when}: who verifies it refuses it"),
+            );
         }
     }
 }

@@ -6,7 +6,7 @@ use config::{Value, ValueKind};
 use serde::Deserialize;
 
 use super::file;
-use super::listen::absolute_path;
+use super::listen::{absolute_path, warn_of_expired};
 use super::validator::{KeyPath, Validator, keys, text};
 use crate::upstream::credentials::{AuthSpec, check_user};
 use crate::upstream::tls::{TlsSpec, check_name};
@@ -34,19 +34,22 @@ pub(super) fn security<'s>(
     });
     // The files of one table are checked even if the other has errors.
     let spec = SecuritySpec { tls: tls_spec.clone().flatten(), auth: auth_spec.clone().flatten() };
-    if let Err(bad_files) = Security::read(&spec) {
-        for bad in bad_files {
-            let inside = pool.inside(if bad.key == "password_file" { "auth" } else { "tls" });
-            let value = match (bad.key, &tls_table, &auth_table) {
-                ("ca", Some(Some(table)), _) => table.ca.as_ref(),
-                ("cert", Some(Some(table)), _) => table.cert.as_ref(),
-                ("key", Some(Some(table)), _) => table.key.as_ref(),
-                ("password_file", _, Some(Some(table))) => table.password_file.as_ref(),
-                _ => None,
-            };
-            v.error(&inside, bad.key, value, bad.what);
+    match Security::read(&spec) {
+        Ok(security) => warn_of_expired(v, pool, security.certificates()),
+        Err(bad_files) => {
+            for bad in bad_files {
+                let inside = pool.inside(if bad.key == "password_file" { "auth" } else { "tls" });
+                let value = match (bad.key, &tls_table, &auth_table) {
+                    ("ca", Some(Some(table)), _) => table.ca.as_ref(),
+                    ("cert", Some(Some(table)), _) => table.cert.as_ref(),
+                    ("key", Some(Some(table)), _) => table.key.as_ref(),
+                    ("password_file", _, Some(Some(table))) => table.password_file.as_ref(),
+                    _ => None,
+                };
+                v.error(&inside, bad.key, value, bad.what);
+            }
+            return None;
         }
-        return None;
     }
     let (tls, auth) = (tls_spec?, auth_spec?);
     let is_open = |server: &&ServerSpec| match &server.address {

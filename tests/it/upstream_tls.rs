@@ -314,6 +314,32 @@ impl Drop for Listener {
 }
 
 #[test]
+fn check_and_start_name_a_certificate_that_has_expired() {
+    let made = Certificates::new();
+    made.make_expired("expired", "ca");
+    made.make_expired("clients", "ca");
+    let file = |name: &str| made.path(&format!("{name}.pem"));
+    let own = format!("cert = {:?}, key = {:?}", file("expired"), made.path("expired.key"));
+    let listener =
+        format!("{{ address = \"127.0.0.1:0\", tls = {{ {own}, client_ca = {:?} }} }}", file("clients"));
+    let tls = format!("tls = {{ ca = {:?}, {own} }}", file("ca"));
+    let toml = with(&sidecar_toml(&[free_address().to_string()], &[raw("all", "*")]), &tls);
+    let toml = toml.replacen("\"127.0.0.1:0\"", &listener, 1);
+    let checked = run(&made, &["check", "FILE"], &toml);
+    let says = |text: &str, at: &str, name: &str| {
+        let expected = format!("tls: the certificate in {:?} expired at ", file(name));
+        text.lines().any(|line| line.contains(at) && line.contains(&expected))
+    };
+    let kennel = Kennel::start(&toml);
+    let checked = String::from_utf8_lossy(&checked.stdout).into_owned();
+    for text in [checked, kennel.log()] {
+        assert!(says(&text, "pools.main", "expired"), "{text}");
+        assert!(says(&text, "listen.tcp[0]", "expired") && says(&text, "listen.tcp[0]", "clients"), "{text}");
+        assert!(!says(&text, "", "ca"), "{text}");
+    }
+}
+
+#[test]
 fn each_way_to_fail_has_a_reason_in_the_metrics_and_a_line_that_says_what_to_do() {
     let made = Certificates::new();
     made.make_expired("expired", "ca");
