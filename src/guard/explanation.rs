@@ -231,7 +231,7 @@ mod tests {
         let (policy, tags) = (Policy::default(), [TagName::from_slice(b"posts")]);
         let inputs = fixtures::inputs(&policy, &tags);
         let sealed = [(tags[0].clone(), 100)].into_iter().collect();
-        let record = LockRecord { granted_at: 7, sidecar: 3, fence: 0, tags: sealed };
+        let record = LockRecord { granted_at: fixtures::WALL, sidecar: 3, fence: 0, tags: sealed };
         let mut value = BytesMut::new();
         record.encode(&mut value).unwrap();
         let lock = fixtures::item(value.freeze(), 1);

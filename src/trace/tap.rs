@@ -297,7 +297,7 @@ mod tests {
             filter.set("key", glob.as_bytes()).unwrap();
             taps.watch(filter).unwrap()
         };
-        let of_key = ["user:*", "*7", "user:1?", "user:18"].map(watch);
+        let of_key = ["user:*", "*17", "user:1?", "user:18"].map(watch);
         // An operator who knows a key may ask for it.
         let of_what_is_shown = ["#7*", "#77", "user:17"].map(watch);
         worker.hit_shown(b"user:17", 1, |_| b"#77"[..].into());

@@ -225,6 +225,8 @@ fn encode(request: &Request<'_>) -> Vec<u8> {
             say(&[if decr { b"decr" } else { b"incr" }, key, &number(delta)]);
         }
         Request::Touch { key, exptime, .. } => say(&[b"touch", key, &number(exptime)]),
+        // Without another word behind it, this key would be the last word, which asks for no reply.
+        Request::Delete { key: key @ b"noreply", noreply: false } => say(&[b"delete", key, b"0"]),
         Request::Delete { key, .. } => say(&[b"delete", key]),
         Request::FlushAll { delay, .. } => say(&[b"flush_all", &number(delay)]),
         Request::Version => say(&[b"version"]),
