@@ -39,6 +39,7 @@ use crate::proxy::{KeyHasher, LeaseTable, OutageTable, ServerInfo, Shared, TagCa
 use crate::random::Random;
 use crate::takeover::{Channel, ControlSocket};
 use crate::trace::Taps;
+use crate::upstream::Address;
 use crate::upstream::pool::SharedPool;
 use crate::worker::{Configured, ConnectionLimit, Heartbeat, Order, Switch, Worker};
 use admin_server::{AdminServer, BoundAdmin, admin_access, bind_admin};
@@ -449,6 +450,12 @@ impl App {
     /// The admin address.
     pub fn admin(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(|admin| admin.bound)
+    }
+
+    /// Whether all servers are inside this process.
+    pub fn stores_inside(&self) -> bool {
+        let mut servers = self.in_force.config.pools.iter().flat_map(|pool| pool.all_servers());
+        servers.all(|server| matches!(server.address, Address::Embedded { .. }))
     }
 
     /// The URL of the status page.

@@ -88,6 +88,10 @@ impl Users {
 
     /// Whether `password` is a password of `user`. The time does not depend on which of them is wrong.
     pub(crate) fn accept(&self, user: &[u8], password: &[u8]) -> bool {
+        // A NUL would look like padding.
+        if user.contains(&0) || password.contains(&0) {
+            return false;
+        }
         let (Some(user), Some(password)) = (padded(user), padded(password)) else { return false };
         let accepted = self.0.iter().fold(Choice::from(0), |accepted, entry| {
             accepted | (entry.user.ct_eq(&user) & entry.password.ct_eq(&password))
@@ -418,6 +422,17 @@ mod tests {
         assert!(what("/nowhere/auth").starts_with("cannot be read: No such file"));
         assert!(what("/").starts_with("cannot be read: "));
         assert_eq!(what("/dev/zero"), "is larger than 64 KiB: is it the right file?");
+    }
+
+    #[test]
+    fn a_nul_behind_a_password_is_not_padding() {
+        let users = Users::parse(b"ann:s3cret\n").unwrap();
+        assert!(users.accept(b"ann", b"s3cret"));
+        for (user, password) in
+            [(&b"ann"[..], &b"s3cret\0"[..]), (b"ann\0", b"s3cret"), (b"ann", b"\0s3cret")]
+        {
+            assert!(!users.accept(user, password), "{user:?} {password:?}");
+        }
     }
 
     #[test]

@@ -148,12 +148,20 @@ fn announce(app: &App, is_built_in: bool) {
         info!(%url, "listening for operators");
     }
     if is_built_in {
-        info!(
-            "no configuration: every key is guarded, and a memcached inside this process stores the values"
-        );
+        match app.stores_inside() {
+            true => info!(
+                "no configuration: every key is guarded, and a memcached inside this process stores the values"
+            ),
+            // Variables name other servers, and maybe other rules.
+            false => {
+                info!("no configuration file: KENNEL_… variables replace parts of the built-in configuration")
+            }
+        }
     }
     // For a person who tries it, not for a log.
-    if let (true, Some(address), true) = (is_built_in, app.tcp().first(), io::stdout().is_terminal()) {
+    if let (true, Some(address), true) =
+        (is_built_in && app.stores_inside(), app.tcp().first(), io::stdout().is_terminal())
+    {
         println!("\nTo try it, run:\n");
         example(*address).iter().for_each(|line| println!("  {line}"));
         println!(

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use hyper::header::{AUTHORIZATION, HOST, HeaderMap, WWW_AUTHENTICATE};
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN, WWW_AUTHENTICATE};
 use hyper::http::HeaderValue;
 use hyper::{Response, StatusCode};
 use tokio::time::Instant;
@@ -95,6 +95,8 @@ pub(super) enum Refused {
     Remote,
     /// Its Host is a name.
     Host,
+    /// A page of another site has sent it.
+    OtherSite,
     /// It is switched off.
     Off(Feature),
 }
@@ -183,6 +185,7 @@ impl Access {
             Needs::Nothing => Ok(()),
             Needs::Look => self.may_look(headers),
             Needs::Keys(feature) if !self.shown.contains(&feature) => Err(Refused::Off(feature)),
+            Needs::Keys(_) if is_of_another_site(headers) => Err(Refused::OtherSite),
             Needs::Keys(_) if self.users.is_some() || self.has_token(headers) => self.may_look(headers),
             Needs::Keys(_) if !from.to_canonical().is_loopback() => Err(Refused::Remote),
             Needs::Keys(_) if !self.is_local_name(headers) => Err(Refused::Host),
@@ -231,6 +234,17 @@ impl Access {
     }
 }
 
+/// Whether a browser says that a page of another site has sent the request. Such a page cannot read the reply, but it could hold all
+/// watchers of a trace, with the password that the browser remembers too.
+fn is_of_another_site(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    let origin = headers.get(ORIGIN).and_then(|origin| origin.to_str().ok());
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, of)| Some(of) == host);
+    site.is_some_and(|site| !matches!(site, b"same-origin" | b"none"))
+        || origin.is_some_and(|origin| !is_own(origin))
+}
+
 /// What follows this scheme in the Authorization header.
 fn credentials<'h>(headers: &'h HeaderMap, scheme: &[u8]) -> Option<&'h [u8]> {
     let value = headers.get(AUTHORIZATION)?.as_bytes();
@@ -271,6 +285,10 @@ impl Refused {
             Refused::Host => (
                 StatusCode::FORBIDDEN,
                 "without admin.auth_file, keys are shown only under an IP address, localhost or the host of admin.listen\n",
+            ),
+            Refused::OtherSite => (
+                StatusCode::FORBIDDEN,
+                "keys are not shown to requests that a page of another site has sent\n",
             ),
             Refused::Off(Feature::Explain) => (StatusCode::NOT_FOUND, "switched off by admin.explain\n"),
             Refused::Off(Feature::Trace) => (StatusCode::NOT_FOUND, "switched off by admin.trace\n"),
@@ -318,6 +336,35 @@ mod tests {
                 Err(Refused::NoTokenFile),
                 "{host} {from}"
             );
+        }
+    }
+
+    #[test]
+    fn a_page_of_another_site_is_shown_no_keys() {
+        let access = Access {
+            tls: None,
+            users: None,
+            token: None,
+            host: "admin.example".to_owned(),
+            shown: vec![Feature::Trace],
+            logged: Mutex::default(),
+        };
+        let here = IpAddr::from(Ipv4Addr::LOCALHOST);
+        for (name, value, expected) in [
+            ("sec-fetch-site", "same-origin", Ok(())),
+            ("sec-fetch-site", "none", Ok(())),
+            ("sec-fetch-site", "cross-site", Err(Refused::OtherSite)),
+            ("sec-fetch-site", "same-site", Err(Refused::OtherSite)),
+            ("origin", "http://127.0.0.1:9111", Ok(())),
+            ("origin", "http://127.0.0.1:8000", Err(Refused::OtherSite)),
+            ("origin", "null", Err(Refused::OtherSite)),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, HeaderValue::from_static("127.0.0.1:9111"));
+            headers.insert(name, HeaderValue::from_static(value));
+            let checked = access.check(Needs::Keys(Feature::Trace), &headers, here);
+            assert_eq!(checked, expected, "{name}: {value}");
+            assert_eq!(access.check(Needs::Look, &headers, here), Ok(()));
         }
     }
 

@@ -86,7 +86,8 @@ fn change(old: &PoolSpec, new: &PoolSpec) -> Change {
         })
         .collect();
     moves.sort_by(|a, b| b.share.total_cmp(&a.share));
-    let moved = moves.iter().map(|one| one.share).sum();
+    // The sum of nothing is -0.0, and is printed so.
+    let moved = moves.iter().map(|one| one.share).sum::<f64>() + 0.0;
     Change {
         pool: old.name.clone(),
         old: show_list(old),
@@ -193,6 +194,13 @@ mod tests {
     fn compare(old: &str, new: &str) -> Change {
         let read = |text: &str| Config::read("k.toml", &format!("[pools.main]\n{text}\n"), []).unwrap().pools;
         change(&read(old)[0], &read(new)[0])
+    }
+
+    #[test]
+    fn of_equal_lists_nothing_moves_and_not_a_negative_nothing() {
+        let change = compare(THREE, THREE);
+        assert!(text_of(&change).contains("\n0.00% of the keys move"), "{}", text_of(&change));
+        assert!(json_of(&change).contains("\"moved\":0.000000"), "{}", json_of(&change));
     }
 
     const THREE: &str = r#"servers = ["10.0.0.1:11211", "10.0.0.2:11211", "10.0.0.3:11211"]"#;

@@ -142,6 +142,7 @@ pub(super) fn structure(
     pool: Option<&PoolSpec>,
 ) -> Option<Kind> {
     let copies = copies(v, at, table, pool);
+    // Both have been checked before either is missed.
     let kind = on_one_server(v, at, table, kind)?;
     Some(match copies? {
         true => Kind::Copied(Copied { of: Some(Box::new(kind)) }),

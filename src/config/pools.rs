@@ -120,7 +120,9 @@ fn pool(
     let health = request_timeout.and_then(|limit| health(v, &at, health_table.as_ref(), limit));
     let on_errors = [("miss", OnError::Miss), ("error", OnError::Error), ("standby", OnError::Standby)];
     let on_error = v.value(&at, "on_error", &table.on_error, OnError::Miss, word(&on_errors));
-    let failover = failover(v, &at, &table, servers.as_deref(), other.as_ref()?.as_ref(), request_timeout);
+    let failover = other
+        .as_ref()
+        .and_then(|other| failover(v, &at, &table, servers.as_deref(), other.as_ref(), request_timeout));
     needed_failover(v, &at, &table, on_error, &failover);
     let keyspace =
         v.value(&at, "keyspace", &table.keyspace, None, |value| units::name(text(value)?).map(Some));
@@ -249,7 +251,7 @@ fn server_list(
     list_key: &str,
     list: &Option<Value>,
 ) -> Option<Vec<ServerSpec>> {
-    let servers = v.list(at, list_key, list, Vec::new(), |v, key, value| server(v, at, key, value))?;
+    let servers = v.entries(at, list_key, list, Vec::new(), |v, key, value| server(v, at, key, value))?;
     match servers.len() {
         0 => {
             v.error(at, list_key, None, "must contain at least one server: [\"10.0.0.1:11211\"]");
@@ -264,6 +266,7 @@ fn server_list(
     let before = v.errors.len();
     let (mut addresses, mut names) = (HashMap::new(), HashMap::new());
     for (i, server) in servers.iter().enumerate() {
+        let Some(server) = server else { continue };
         let key = format!("{list_key}[{i}]");
         let address = server.address.to_string().to_ascii_lowercase();
         let embedded = matches!(server.address, Address::Embedded { .. }); // each entry is a server of its own
@@ -278,7 +281,10 @@ fn server_list(
         };
         v.error(at, &key, Some(&server.address.to_string().into()), message);
     }
-    (v.errors.len() == before).then_some(servers)
+    if v.errors.len() > before {
+        return None;
+    }
+    servers.into_iter().collect()
 }
 
 /// The name that is hashed onto the ring. Two servers with the same name would be one.

@@ -112,15 +112,18 @@ fn rule(
             })()
         }
     };
+    let invalidates = tags(v, &at, "invalidates", &table.invalidates, pattern.as_ref());
     kind_word?;
-    let invalidates = tags(v, &at, "invalidates", &table.invalidates, pattern.as_ref())?;
-    let kind = kind.filter(|_| applicable)?;
-    if let RuleKind::Guarded { tags, .. } = &kind
-        && let Some(both) = invalidates.iter().position(|tag| tags.contains(tag))
-    {
-        let message = "is also one of the rule's tags: every stored value would be stale at once";
-        v.error(&at, &format!("invalidates[{both}]"), None, message);
-        return None;
+    let (invalidates, kind) = (invalidates?, kind.filter(|_| applicable)?);
+    if let RuleKind::Guarded { tags, .. } = &kind {
+        let before = v.errors.len();
+        for (at_list, _) in invalidates.iter().enumerate().filter(|(_, tag)| tags.contains(tag)) {
+            let message = "is also one of the rule's tags: every stored value would be stale at once";
+            v.error(&at, &format!("invalidates[{at_list}]"), None, message);
+        }
+        if v.errors.len() > before {
+            return None;
+        }
     }
     if let RuleKind::Guarded { policy, tags, tags_in_key, meta_winner } = &kind {
         warn_without_effect(v, &at, policy, *tags_in_key || !tags.is_empty());
@@ -179,7 +182,8 @@ fn tags(
     value: &Option<Value>,
     pattern: Option<&Pattern>,
 ) -> Option<Vec<Template>> {
-    let tags = v.list(at, list, value, Vec::new(), |v, key, value| {
+    let before = v.errors.len();
+    let tags = v.entries(at, list, value, Vec::new(), |v, key, value| {
         let template = |value: &Value| match pattern {
             Some(pattern) => Template::parse(text(value)?, pattern)
                 .map(Some)
@@ -188,7 +192,7 @@ fn tags(
         };
         v.value(at, &key, &Some(value.clone()), None, template)?
     })?;
-    for (i, tag) in tags.iter().enumerate() {
+    for (i, tag) in tags.iter().enumerate().filter(|(_, tag)| tag.is_some()) {
         if let Some(j) = tags[..i].iter().position(|t| t == tag) {
             v.error(
                 at,
@@ -196,14 +200,13 @@ fn tags(
                 None,
                 format_args!("is the same as {list}[{j}]: remove one"),
             );
-            return None;
         }
     }
     if tags.len() > TAGS_MAX {
         v.error(at, list, None, format_args!("must contain at most {TAGS_MAX} tags, not {}", tags.len()));
-        return None;
     }
-    Some(tags)
+    let tags = tags.into_iter().collect::<Option<Vec<Template>>>();
+    tags.filter(|_| v.errors.len() == before)
 }
 
 fn policy(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<Policy> {
@@ -224,6 +227,30 @@ fn policy(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<Pol
     let early_beta = v.value(at, "early_beta", &table.early_beta, d.early_beta, beta);
     let max_ttl = v.value(at, "max_ttl", &table.max_ttl, d.max_ttl, whole_seconds(zero..=3650 * DAY));
     let near = v.value(at, "near", &table.near, d.near, duration(zero..=NEAR_MAX));
+    // Checked even if other keys have errors.
+    let before = v.errors.len();
+    if let (Some(limit), Some(wait)) = (cold_limit, cold_wait)
+        && limit < wait
+    {
+        let message = format!("must be at least cold_wait ({:?})", show_duration(wait));
+        v.error(at, "cold_limit", table.cold_limit.as_ref(), message);
+    }
+    if let (Some(ttl), Some(most)) = (lock_ttl, max_rebuild)
+        && ttl >= most
+    {
+        let other = match &table.max_rebuild {
+            Some(_) => format!("{:?}", show_duration(most)),
+            None => format!("{:?}, the default", show_duration(most)),
+        };
+        let (key, value, message) = match &table.lock_ttl {
+            Some(_) => ("lock_ttl", &table.lock_ttl, format!("must be below max_rebuild ({other})")),
+            None => {
+                let message = format!("must be above lock_ttl ({:?}, the default)", show_duration(ttl));
+                ("max_rebuild", &table.max_rebuild, message)
+            }
+        };
+        v.error(at, key, value.as_ref(), message);
+    }
     let policy = Policy {
         stale_for: stale_for?,
         lock_ttl: lock_ttl?,
@@ -239,28 +266,7 @@ fn policy(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<Pol
         near: near?,
         plan: d.plan,
     };
-    if policy.cold_limit < policy.cold_wait {
-        let message = format!("must be at least cold_wait ({:?})", show_duration(policy.cold_wait));
-        v.error(at, "cold_limit", table.cold_limit.as_ref(), message);
-        return None;
-    }
-    if policy.lock_ttl >= policy.max_rebuild {
-        let other = match &table.max_rebuild {
-            Some(_) => format!("{:?}", show_duration(policy.max_rebuild)),
-            None => format!("{:?}, the default", show_duration(policy.max_rebuild)),
-        };
-        let (key, value, message) = match &table.lock_ttl {
-            Some(_) => ("lock_ttl", &table.lock_ttl, format!("must be below max_rebuild ({other})")),
-            None => {
-                let lock_ttl = show_duration(policy.lock_ttl);
-                let message = format!("must be above lock_ttl ({lock_ttl:?}, the default)");
-                ("max_rebuild", &table.max_rebuild, message)
-            }
-        };
-        v.error(at, key, value.as_ref(), message);
-        return None;
-    }
-    Some(policy)
+    Some(policy).filter(|_| v.errors.len() == before)
 }
 
 fn beta(value: &Value) -> Result<f64, String> {
@@ -307,6 +313,34 @@ mod tests {
         let pool = "[pools.main]\nservers = [\"10.0.0.1:11211\"]\n";
         let text = format!("{pool}[[rules]]\nname = \"user\"\nmatch = \"user:*\"\n{keys}");
         Config::read("k.toml", &text, []).unwrap().warnings
+    }
+
+    #[test]
+    fn a_rule_and_a_list_report_all_their_errors() {
+        let errors = |text: &str| Config::read("k.toml", text, []).unwrap_err().to_string();
+        let rule = |keys: &str| {
+            format!("[pools.main]\nservers = [\"a:1\"]\n[[rules]]\nname = \"r\"\nmatch = \"x:{{a}}\"\n{keys}")
+        };
+        let pool = |keys: &str| format!("[pools.main]\n{keys}");
+        for (text, expected) in [
+            (
+                rule("stale_for = \"x\"\ncold_wait = \"5s\"\ncold_limit = \"1s\"\nlock_ttl = \"90s\""),
+                &["stale_for", "cold_limit", "lock_ttl"][..],
+            ),
+            (rule("kind = \"x\"\ninvalidates = [\"{b}\"]"), &["kind", "invalidates[0]"]),
+            (rule("tags = [\"{b}\", \"t\", \"t\", \"u\", \"u\"]"), &["tags[0]", "tags[2]", "tags[4]"]),
+            (
+                rule("tags = [\"t\", \"u\"]\ninvalidates = [\"t\", \"u\"]"),
+                &["invalidates[0]", "invalidates[1]"],
+            ),
+            (pool("servers = [\"bad\", \"a:1\", \"a:1\"]"), &["servers[0]", "servers[2]"]),
+            (pool("servers = [\"a:1\"]\ntake_over = true\nkeyspace = \"\""), &["take_over", "keyspace"]),
+            (pool("servers = [\"a:1\"]\n[log]\nlevel = \"warning\"\nslow = \"x\""), &["level", "slow"]),
+        ] {
+            let found = errors(&text);
+            assert!(expected.iter().all(|key| found.contains(&format!("{key} "))), "{expected:?} in {found}");
+            assert_eq!(found.lines().count(), expected.len(), "{found}");
+        }
     }
 
     #[test]

@@ -95,11 +95,15 @@ fn log(v: &mut Validator<'_>, section: Section<file::Log>) -> Option<Log> {
             format!("must be a level ({levels}) or a list by module, as \"info,kennel::guard=debug\": {why}")
         })?;
         Ok(directives.to_owned())
-    })?;
+    });
     let slow =
         v.value(&at, "slow", &table.slow, Duration::from_millis(100), duration(Duration::ZERO..=MINUTE));
     let keys = v.value(&at, "keys", &table.keys, ShownKeys::Full, |value| shown_keys(text(value)?));
-    Some(Log { level, slow: slow.map(|slow| Some(slow).filter(|slow| !slow.is_zero()))?, keys: keys? })
+    Some(Log {
+        level: level?,
+        slow: slow.map(|slow| Some(slow).filter(|slow| !slow.is_zero()))?,
+        keys: keys?,
+    })
 }
 
 /// `"full"`, `"hash"` or `"prefix:N"`.

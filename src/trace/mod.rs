@@ -17,6 +17,6 @@ pub use event::{Event, Happened, Letters, Marks, Peer, Sighting};
 pub use filter::{Filter, KINDS, MAX_SAMPLE, Names};
 pub use glob::{Glob, MAX_PATTERN};
 pub use rate_limit::{INTERVAL, MAX_LINES, RateLimit};
-pub use shown::{ShownKeys, shown_key};
+pub use shown::{ShownKeys, is_printable, shown_key};
 pub use tap::{MAX_WAITING, MAX_WATCHERS, Tap, Taps, Watcher};
 pub use timing::{Parts, Timing};

@@ -48,10 +48,14 @@ fn escape(byte: u8, text: &mut String) {
     let _ = write!(text, "\\x{byte:02x}");
 }
 
-/// Controls, and characters that change the order or the width of the line, are not.
-fn is_printable(c: char) -> bool {
+/// Controls, and characters that are invisible or change the order or the width of the line, are not. The latter are Unicode's
+/// Default_Ignorable_Code_Point and its formats for annotations, shorthand and music, and two blanks.
+pub fn is_printable(c: char) -> bool {
     let is_invisible = matches!(c,
-        '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}'
+        | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d159}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}');
     !c.is_control() && !is_invisible && (c == ' ' || !c.is_whitespace())
 }
 
@@ -68,6 +72,9 @@ mod tests {
             (b"\x00\x1b[31m\xff", "\\x00\\x1b[31m\\xff"),
             ("a\u{202e}b".as_bytes(), "a\\xe2\\x80\\xaeb"),
             (b"line\nbreak", "line\\x0abreak"),
+            ("\u{e0061}".as_bytes(), "\\xf3\\xa0\\x81\\xa1"),
+            ("\u{fff9}\u{180e}".as_bytes(), "\\xef\\xbf\\xb9\\xe1\\xa0\\x8e"),
+            ("\u{3164}".as_bytes(), "\\xe3\\x85\\xa4"),
         ] {
             assert_eq!(shown_key(key), text);
         }

@@ -16,6 +16,7 @@ use super::server::Server;
 use super::socket::Socket;
 use crate::protocol::reply::{Frame, Framer, Garbage, Shape};
 use crate::random::Random;
+use crate::trace::shown_key;
 
 /// The TTL of a probe's key in seconds, in case the connection ends before the key is deleted.
 const PROBE_TTL: u32 = 10;
@@ -219,7 +220,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
                 if let Some((version, lines)) =
                     lines.split_last().and_then(|(last, lines)| Some((last.strip_prefix("VERSION ")?, lines)))
                 {
-                    self.version = version.chars().filter(|c| !c.is_control()).take(64).collect();
+                    self.version = shown_key(version.chars().take(64).collect::<String>().as_bytes());
                     // The data line of a value is not a reply line.
                     let mut data = false;
                     let lines = lines.iter().filter(|line| {

@@ -296,6 +296,9 @@ fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
+/// How webpki says that the certificate of a server is that of a CA.
+const CA_AS_SERVER: &str = "CaUsedAsEndEntity";
+
 fn wrong_certificate(why: &CertificateError, spec: &TlsSpec) -> (ConnectFailure, String) {
     let cas = |ca: Option<&Path>| match ca {
         Some(ca) => format!("of {}", ca.display()),
@@ -331,6 +334,15 @@ fn wrong_certificate(why: &CertificateError, spec: &TlsSpec) -> (ConnectFailure,
         CertificateError::NotValidForName => (
             ConnectFailure::WrongName,
             "the server's certificate is for another name: set tls.server_name, or use another name in servers".to_owned(),
+        ),
+        // From webpki, which has no certificate of a CA for a server: one that signs itself must be listed.
+        CertificateError::Other(other) if other.0.to_string() == CA_AS_SERVER => (
+            ConnectFailure::UnknownCa,
+            format!(
+                "the server's certificate is that of a CA, as a self-signed one is, and is not itself among the CAs {}: set tls.ca to a \
+                 file that contains it",
+                cas(spec.ca.as_deref())
+            ),
         ),
         CertificateError::Other(other) => {
             (ConnectFailure::Certificate, format!("the server's certificate cannot be accepted: {other}"))

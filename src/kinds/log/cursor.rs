@@ -30,9 +30,13 @@ impl Cursor {
         parts.and_then(|parts| parts.get(part)).copied().unwrap_or(0)
     }
 
-    /// As text: the first slot, and behind each '_' a slot's numbers of bytes, separated by '.', all in base 36.
+    /// As text: the first slot, and behind each '_' a slot's numbers of bytes, separated by '.', all in base 36. Only that of the beginning,
+    /// `0`, has no '_', so that a word is not taken for a cursor.
     pub(super) fn text(&self) -> String {
         let mut text = base36(self.first);
+        if self.seen.is_empty() && self.first > 0 {
+            text.push('_');
+        }
         for parts in &self.seen {
             let parts: Vec<String> = parts.iter().map(|seen| base36(*seen)).collect();
             text.push('_');
@@ -56,7 +60,8 @@ pub(super) fn parse(text: &[u8]) -> Option<Place> {
         parts => parts.split('.').map(number).collect::<Option<Vec<u64>>>(),
     };
     let seen = fields.map(seen).collect::<Option<Vec<_>>>()?;
-    let is_valid = seen.len() <= MAX_SLOTS && seen.iter().all(|parts| parts.len() <= MAX_PARTS);
+    let is_marked = first == 0 || !seen.is_empty();
+    let is_valid = is_marked && seen.len() <= MAX_SLOTS && seen.iter().all(|parts| parts.len() <= MAX_PARTS);
     is_valid.then_some(Place::Behind(Cursor { first, seen }))
 }
 
@@ -100,8 +105,21 @@ mod tests {
             assert!(text.len() <= 130, "{text}");
             assert_eq!(parse(text.as_bytes()), Some(Place::Behind(cursor)), "{text}");
         }
-        for bad in ["", "_", "A", "1_1_1_1_1", "1_0.0.0.0.0.0.0.0.0", "1_.", "1__-", "zzzzzzzzzzz", "é", "+1"]
-        {
+        assert_eq!(Cursor { first: 33, seen: vec![] }.text(), "x_");
+        for bad in [
+            "",
+            "_",
+            "x",
+            "snmjk",
+            "A",
+            "1_1_1_1_1",
+            "1_0.0.0.0.0.0.0.0.0",
+            "1_.",
+            "1__-",
+            "zzzzzzzzzzz",
+            "é",
+            "+1",
+        ] {
             assert_eq!(parse(bad.as_bytes()), None, "{bad}");
         }
     }

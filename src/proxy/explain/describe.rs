@@ -355,9 +355,17 @@ pub(super) fn summary(explanation: &Explanation) -> String {
         ItemState::Hidden => format!("not served ({}); {builder}", first()),
         ItemState::Stub => {
             let ms = item.stub.as_ref().map_or(0, |stub| stub.building_for_ms);
-            format!("being built for the first time, for {ms} ms at least")
+            format!("being built for the first time{}", for_at_least(ms))
         }
         ItemState::FreeStub => "its builder has given up: the next reader builds the value".to_owned(),
+    }
+}
+
+/// How long a build lasts at least. That is known once its lease has been renewed, or from its TTL, which is in whole seconds.
+pub(super) fn for_at_least(ms: u64) -> String {
+    match ms {
+        0 => String::new(),
+        ms => format!(", for {ms} ms at least"),
     }
 }
 

@@ -464,12 +464,13 @@ pub struct OutageReport {
     pub kept_bytes: Option<usize>,
 }
 
-/// Bytes as text: printable characters as they are; backslashes, control characters and bytes that are no UTF-8 as `\xNN`.
+/// Bytes as text: printable characters as they are; backslashes, bytes that are no UTF-8, and characters that are invisible or change how
+/// others are shown as `\xNN`.
 pub fn shown(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
-            if character.is_control() || character == '\\' {
+            if !is_printable(character) || character == '\\' {
                 let mut buffer = [0; 4];
                 escape(character.encode_utf8(&mut buffer).as_bytes(), &mut text);
             } else {
@@ -503,6 +504,8 @@ mod tests {
             (b"a\\x1b", "a\\x5cx1b"),
             (b"\xff\x00", "\\xff\\x00"),
             ("\u{85}".as_bytes(), "\\xc2\\x85"),
+            ("a\u{202e}b".as_bytes(), "a\\xe2\\x80\\xaeb"),
+            ("\u{2028}\u{200b}".as_bytes(), "\\xe2\\x80\\xa8\\xe2\\x80\\x8b"),
         ] {
             assert_eq!(shown(bytes), expected);
         }

@@ -177,7 +177,12 @@ fn item_lines(name: &str, item: &ItemReport, lines: &mut Lines<'_, '_>) -> fmt::
     }
     if let Some(stub) = &item.stub {
         let renewed = stub.renewed_s.map_or(String::new(), |seconds| format!(", renewed {seconds} s ago"));
-        lines.line("", &format!("built for {} ms at least{renewed}", stub.building_for_ms))?;
+        let built = match stub.building_for_ms {
+            // Neither has it been renewed.
+            0 => "the build has just begun, or has not been renewed yet".to_owned(),
+            ms => format!("built for {ms} ms at least{renewed}"),
+        };
+        lines.line("", &built)?;
     }
     let mut parts = Vec::new();
     if let (Some(value), Some(stored)) = (item.value_bytes, item.stored_bytes) {
