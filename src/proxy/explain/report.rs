@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use super::copy_report::CopyReport;
+use crate::trace::is_printable;
 
 /// The number of the JSON's form.
 pub const SCHEMA: u32 = 1;
