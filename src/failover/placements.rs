@@ -288,6 +288,23 @@ mod tests {
     }
 
     #[test]
+    fn a_mark_that_no_process_renews_stops_nobody_and_one_that_ends_no_longer_than_it_must() {
+        let mut own = Placements::new(Step::only(OLD));
+        let forged = |number| encode(&BTreeMap::from([(Step::only(NEW), number)]));
+        // Somebody writes the same record again and again.
+        for now in (0..60_000).step_by(1_000) {
+            own.observe(0, &forged(7), now, now);
+            assert_eq!(own.unknown(now), []);
+        }
+        let last = 60_000;
+        own.observe(0, &forged(8), last, last);
+        for now in (last..last + 60_000).step_by(1_000) {
+            own.observe(0, &forged(8), now, now);
+            assert_eq!(own.unknown(now).is_empty(), now - last >= UNUSED_AFTER_MS, "{now}");
+        }
+    }
+
+    #[test]
     fn the_documented_steps_are_adjacent_and_skipped_ones_are_not() {
         for (a, one) in steps().into_iter().enumerate() {
             for (b, other) in steps().into_iter().enumerate() {

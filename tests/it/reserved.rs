@@ -98,3 +98,22 @@ fn no_client_may_use_the_keys_that_kennel_stores() {
         assert_eq!(client.execute("mn"), "MN");
     }
 }
+
+#[test]
+fn an_item_that_is_no_lease_or_an_old_one_stops_no_rebuild() {
+    let servers = memcacheds(1);
+    let rules = [guarded("g", "g:*", "tags = [\"t\"]")];
+    let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &rules));
+    let (mut client, mut server) = (kennel.client(), direct(&servers[0]));
+    // A lease that was granted in 1970, of sidecar 7, without tags.
+    let old = [&[1u8][..], &1u64.to_le_bytes(), &7u64.to_le_bytes(), &[0]].concat();
+    for lock in [&b"x"[..], b"", b"\x01\0", &old] {
+        client.store("g:1", b"value", 600);
+        server.store("@lock:g:1", lock, 0);
+        assert_eq!(client.delete("@tag:t"), "DELETED");
+        // The winner receives a miss, everybody else the stale value.
+        assert_eq!(client.get("g:1"), None, "{}", lock.escape_ascii());
+        assert!(kennel.client().get("g:1").is_some(), "it is being rebuilt");
+        client.store("g:1", b"value", 600);
+    }
+}
