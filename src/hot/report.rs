@@ -36,13 +36,14 @@ pub struct HotKey {
 pub struct Rate {
     /// The estimate.
     pub value: f64,
-    /// By how much the true amount differs at most: because the sketch has few counters, and, in 997 of 1,000 cases, because requests
+    /// By how much the true amount differs at most: because the sketch has few counters, and, but for one case in a hundred, because requests
     /// are sampled.
     pub error: f64,
 }
 
-/// Of the sum of many samples, 997 of 1,000 are within so many standard deviations.
-const DEVIATIONS: f64 = 3.0;
+/// In how many standard deviations of a sum of samples the true amount is. More than three, because the variance of a few samples is an
+/// estimate itself.
+const DEVIATIONS: f64 = 4.0;
 
 /// What is known of a key while the workers are added up.
 #[derive(Default)]
