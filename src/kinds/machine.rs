@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::command::{Command, Commands, Replies};
 use super::hold::Hold;
+use super::item::ItemKey;
 use crate::error::Failure;
 
 /// What a decision depends on, besides replies.
@@ -19,11 +20,20 @@ pub struct Inputs {
 pub trait Machine: std::fmt::Debug {
     /// The replies to the commands that it returned last. All of them have arrived.
     fn resume(&mut self, replies: Replies, inputs: &Inputs) -> Step;
+
+    /// Once it is done: the items of which the first copy may have been left with a change that the second one lacks.
+    fn unfinished(&self) -> Vec<ItemKey> {
+        Vec::new()
+    }
 }
 
 impl Machine for Box<dyn Machine> {
     fn resume(&mut self, replies: Replies, inputs: &Inputs) -> Step {
         (**self).resume(replies, inputs)
+    }
+
+    fn unfinished(&self) -> Vec<ItemKey> {
+        (**self).unfinished()
     }
 }
 

@@ -5,6 +5,17 @@ use std::fmt::Debug;
 use super::record::Record;
 use crate::error::Failure;
 
+/// Which copies a read needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Needs {
+    /// Either.
+    One,
+    /// The second: it must not return what perhaps only the first has, which may be undone.
+    Second,
+    /// Both: afterwards, they are the same.
+    Both,
+}
+
 /// A command, or several, on one value.
 pub(super) trait Edit: Debug {
     /// How it ends.
@@ -22,9 +33,9 @@ pub(super) trait Edit: Debug {
     /// How it ends if it only reads. `None`: there is no copy.
     fn read(&mut self, record: Option<&Record>, now: u64) -> Self::End;
 
-    /// Whether a read must not return what perhaps only one copy has, which may be undone.
-    fn needs_both(&self) -> bool {
-        false
+    /// Which copies a read needs.
+    fn needs(&self) -> Needs {
+        Needs::One
     }
 
     /// How it ends if a server gave no usable reply.

@@ -4,6 +4,7 @@ use super::round_trip::RoundTrip;
 use super::run::Progress;
 use crate::error::Failure;
 use crate::kinds::command::Replies;
+use crate::kinds::item::ItemKey;
 use crate::kinds::machine::{Inputs, Machine, Outcome, Step};
 
 /// Carries out the commands of a machine on copies. To the machine, they are one server that forgets nothing, and that does not keep
@@ -13,12 +14,14 @@ pub struct OnCopies<M> {
     machine: M,
     needs_both: bool,
     round_trip: Option<RoundTrip>,
+    /// What the round trips that are over have left half done.
+    unfinished: Vec<ItemKey>,
 }
 
 impl<M: Machine> OnCopies<M> {
     /// A machine that has not begun.
     pub fn new(machine: M) -> OnCopies<M> {
-        OnCopies { machine, needs_both: false, round_trip: None }
+        OnCopies { machine, needs_both: false, round_trip: None, unfinished: Vec::new() }
     }
 
     /// The same for a machine that must not read what may be undone.
@@ -33,7 +36,10 @@ impl<M: Machine> Machine for OnCopies<M> {
         if let Some(round_trip) = &mut self.round_trip {
             match round_trip.resume(replies, inputs) {
                 Progress::Send(commands) => return Step::SendCopies(commands),
-                Progress::Done(all) => replies = all,
+                Progress::Done(all) => {
+                    replies = all;
+                    self.unfinished.extend(round_trip.unfinished());
+                }
             }
         }
         loop {
@@ -50,5 +56,9 @@ impl<M: Machine> Machine for OnCopies<M> {
                 Progress::Done(none) => replies = none,
             }
         }
+    }
+
+    fn unfinished(&self) -> Vec<ItemKey> {
+        self.unfinished.clone()
     }
 }

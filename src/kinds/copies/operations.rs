@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::change::{counted, ends, joined};
-use super::edit::Edit;
+use super::edit::{Edit, Needs};
 use super::record::{KEPT_WITHOUT_VALUE, Record};
 use crate::error::Failure;
 use crate::kinds::command::{Cas, Mode, Operation, Reply, Value};
@@ -156,8 +156,8 @@ impl Edit for Operations {
         self.operations.iter().map(|operation| item.carry_out(operation, now)).collect()
     }
 
-    fn needs_both(&self) -> bool {
-        self.needs_both
+    fn needs(&self) -> Needs {
+        if self.needs_both { Needs::Second } else { Needs::One }
     }
 
     fn failed(failure: Failure) -> Vec<Reply> {

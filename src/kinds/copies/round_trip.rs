@@ -97,6 +97,11 @@ impl RoundTrip {
         }
     }
 
+    /// The items that it has left half changed.
+    pub(super) fn unfinished(&self) -> impl Iterator<Item = ItemKey> {
+        self.items.iter().filter_map(|item| item.run.unfinished().cloned())
+    }
+
     fn reply(&self, asked: &Asked) -> Reply {
         match asked {
             Asked::One(item, at) => self.reply_to(*item, *at).clone(),

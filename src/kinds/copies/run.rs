@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::edit::Edit;
+use super::edit::{Edit, Needs};
 use super::record::{Found, Record};
 use crate::error::Failure;
 use crate::kinds::command::{Cas, Command, Mode, Operation, Reply};
@@ -32,11 +32,21 @@ pub(super) enum Progress<E> {
 pub(super) struct Run<E: Edit> {
     key: ItemKey,
     edit: E,
-    /// How a read, or what changes nothing, ends once a lost copy has been stored again.
-    read: Option<E::End>,
+    /// How a read, or what changes nothing, ends once both copies have the state that this was decided on.
+    decided: Option<Decided<E::End>>,
+    /// Whether the first copy may have a change that the second one lacks.
+    is_half_done: bool,
     began: Option<u64>,
     rounds: u32,
     stage: Stage,
+}
+
+/// What has been decided while a copy is still to be stored.
+#[derive(Debug)]
+struct Decided<End> {
+    end: End,
+    /// Whether it is so even if that copy cannot be stored.
+    holds: bool,
 }
 
 #[derive(Debug)]
@@ -75,7 +85,12 @@ enum Stage {
 impl<E: Edit> Run<E> {
     /// Nothing has been sent yet. The key is without the names of copies and without fences.
     pub(super) fn new(key: ItemKey, edit: E) -> Run<E> {
-        Run { key, edit, read: None, began: None, rounds: 0, stage: Stage::Begin }
+        Run { key, edit, decided: None, is_half_done: false, began: None, rounds: 0, stage: Stage::Begin }
+    }
+
+    /// The item, if the first copy may have been left with a change that the second one lacks.
+    pub(super) fn unfinished(&self) -> Option<&ItemKey> {
+        self.is_half_done.then_some(&self.key)
     }
 
     /// Takes the replies to the commands that it returned last, of which all have arrived.
@@ -97,7 +112,10 @@ impl<E: Edit> Run<E> {
         };
         match only {
             (_, Reply::Failed(failure)) => self.failed(*failure),
-            (_, Reply::TooLarge) => self.done(E::too_large()),
+            (stage, Reply::TooLarge) => {
+                self.is_half_done &= !matches!(stage, Stage::First { .. });
+                self.done(E::too_large())
+            }
             (Stage::NoFirst { held, second, left }, reply) => match found(Some(reply)) {
                 Ok(first) => self.read_again(first, held, second, left, inputs),
                 Err(failure) => self.failed(failure),
@@ -111,7 +129,11 @@ impl<E: Edit> Run<E> {
             {
                 self.failed(Failure::Overloaded)
             }
-            (Stage::Claim { .. } | Stage::First { .. }, Reply::Exists | Reply::Absent) => self.read_both(),
+            (Stage::Claim { .. }, Reply::Exists | Reply::Absent) => self.read_both(),
+            (Stage::First { .. }, Reply::Exists | Reply::Absent) => {
+                self.is_half_done = false;
+                self.read_both()
+            }
             (Stage::Second(record), Reply::Exists | Reply::Absent) => {
                 self.stage = Stage::SecondAgain(record);
                 Progress::Send(vec![(Side::Second, self.command(Operation::GetOrStub))])
@@ -128,7 +150,7 @@ impl<E: Edit> Run<E> {
                     Progress::Send(vec![(Side::First, self.command(Operation::Get))])
                 }
                 // The first copy was lost, and the second began anew without this change, or may have.
-                Ok(Found::Record(..)) => self.failed(Failure::Down),
+                Ok(Found::Record(..)) => self.undone(now),
                 Ok(Found::Absent(None)) => self.failed(Failure::Refused),
                 Err(failure) => self.failed(failure),
             },
@@ -139,7 +161,8 @@ impl<E: Edit> Run<E> {
                     self.stage = Stage::Second(record);
                     step
                 }
-                _ => self.failed(Failure::Down),
+                Ok(_) => self.undone(now),
+                Err(failure) => self.failed(failure),
             },
             _ => self.failed(Failure::Refused),
         }
@@ -152,7 +175,7 @@ impl<E: Edit> Run<E> {
 
     /// Whether it stores anything: a change does, and a read that has found one copy only.
     fn stores(&self) -> bool {
-        self.read.is_some() || self.edit.changes()
+        self.decided.is_some() || self.edit.changes()
     }
 
     fn command(&self, operation: Operation) -> Command {
@@ -174,12 +197,19 @@ impl<E: Edit> Run<E> {
         inputs: &Inputs,
     ) -> Progress<E::End> {
         use Found::{Absent, Record};
+        let needs = self.edit.needs();
         let (record, is_lost) = match (first, second) {
+            (Ok(Record(first, _)), Ok(Record(second, cas))) if first.life == second.life => {
+                return self.look_at_both(first, (second, cas), inputs.now);
+            }
             // What the second copy has is in the first one too, unless that is of another life: then it has no change that was
-            // acknowledged. What only the first has may be undone.
-            (Ok(Record(..)) | Err(_), Ok(Record(second, _))) => (second, false),
-            (Ok(Absent(_)), Ok(Record(record, _))) | (Ok(Record(record, _)), Ok(Absent(_))) => (record, true),
-            (Ok(Record(_, _)), Err(failure)) if self.edit.needs_both() => return self.failed(failure),
+            // acknowledged.
+            (Ok(Record(..) | Absent(_)), Ok(Record(second, _))) => (second, true),
+            (Ok(Record(record, _)), Ok(Absent(_))) => (record, true),
+            (Err(failure), _) | (_, Err(failure)) if needs == Needs::Both => return self.failed(failure),
+            (Err(_), Ok(Record(second, _))) => (second, false),
+            // What only the first has may be undone.
+            (Ok(Record(_, _)), Err(failure)) if needs == Needs::Second => return self.failed(failure),
             (Ok(Record(record, _)), Err(_)) => (record, false),
             (Ok(Absent(_)), Ok(Absent(_))) => {
                 return Progress::Done(self.edit.read(None, inputs.now));
@@ -190,8 +220,33 @@ impl<E: Edit> Run<E> {
         if !is_lost || !record.has_value(inputs.now) {
             return Progress::Done(end);
         }
-        self.read = Some(end);
+        self.decided = Some(Decided { end, holds: needs == Needs::One });
         self.read_both()
+    }
+
+    /// How a read ends that has found these two copies of one life. A change that only the first has is completed, so that every later
+    /// command finds what this read returns.
+    fn look_at_both(&mut self, first: Record, (held, second): (Record, Cas), now: u64) -> Progress<E::End> {
+        if first.change <= held.change {
+            // The first was read before it was stored.
+            return Progress::Done(self.edit.read(Some(&held), now));
+        }
+        let end = self.edit.read(Some(&first), now);
+        let holds = self.edit.needs() == Needs::One;
+        self.complete(first, second, Decided { end, holds }, now)
+    }
+
+    /// Stores the second copy as the first one is, before the command ends as it was decided on that.
+    fn complete(
+        &mut self,
+        record: Record,
+        second: Cas,
+        decided: Decided<E::End>,
+        now: u64,
+    ) -> Progress<E::End> {
+        self.is_half_done = true;
+        self.decided = Some(decided);
+        self.store_second(record, second, now)
     }
 
     fn read(
@@ -207,7 +262,7 @@ impl<E: Edit> Run<E> {
         match (first, second) {
             (Found::Absent(Some(_)), Found::Absent(Some(second))) => self.read_first(None, second, 0),
             (Found::Record(record, first), Found::Absent(Some(second))) => {
-                self.change(&record, first, second, inputs.now)
+                self.change(&record, first, (None, second), inputs.now)
             }
             (Found::Record(record, first), Found::Record(other, second)) if record.life == other.life => {
                 self.change_both(&record, first, (&other, second), inputs.now)
@@ -234,7 +289,7 @@ impl<E: Edit> Run<E> {
         inputs: &Inputs,
     ) -> Progress<E::End> {
         match (first, held) {
-            (Found::Record(record, first), None) => self.change(&record, first, second, inputs.now),
+            (Found::Record(record, first), None) => self.change(&record, first, (None, second), inputs.now),
             (Found::Record(record, first), Some(held)) if held.life == record.life => {
                 self.change_both(&record, first, (&held, second), inputs.now)
             }
@@ -250,7 +305,7 @@ impl<E: Edit> Run<E> {
 
     /// There is neither copy.
     fn create(&mut self, first: Cas, second: Cas, inputs: &Inputs) -> Progress<E::End> {
-        if self.read.is_some() {
+        if self.decided.is_some() {
             return self.failed(Failure::Down);
         }
         let nothing = Record::nothing(inputs.now);
@@ -271,10 +326,11 @@ impl<E: Edit> Run<E> {
     /// The second copy has a new life. The first one is stored also if nothing changes: otherwise each command on it would begin another
     /// life, and the CAS of the item would never stay the same.
     fn claimed(&mut self, life: &Record, first: Cas, second: Cas, now: u64) -> Progress<E::End> {
-        if self.read.is_none() {
-            self.read = self.edit.apply(life, now).err();
+        if self.decided.is_none() {
+            let holds = self.edit.needs() == Needs::One;
+            self.decided = self.edit.apply(life, now).err().map(|end| Decided { end, holds });
         }
-        self.change(life, first, second, now)
+        self.change(life, first, (Some(life), second), now)
     }
 
     /// Changes the record of the first copy. There is a second one of the same life.
@@ -285,29 +341,44 @@ impl<E: Edit> Run<E> {
         (held, second): (&Record, Cas),
         now: u64,
     ) -> Progress<E::End> {
-        match self.read.take() {
-            None => self.change(from, first, second, now),
+        match self.decided.take() {
+            None => self.change(from, first, (Some(held), second), now),
             // Another command has stored the lost copy again.
-            Some(_) if !self.edit.changes() => Progress::Done(self.edit.read(Some(held), now)),
-            Some(end) => Progress::Done(end),
+            Some(_) if !self.edit.changes() => self.look_at_both(from.clone(), (held.clone(), second), now),
+            Some(Decided { end, .. }) => Progress::Done(end),
         }
     }
 
-    /// Changes this record, which is that of the first copy or is to become it.
-    fn change(&mut self, from: &Record, first: Cas, second: Cas, now: u64) -> Progress<E::End> {
-        let changed = match self.read {
+    /// Changes this record, which is that of the first copy or is to become it. `held`: the second one, if there is one.
+    fn change(
+        &mut self,
+        from: &Record,
+        first: Cas,
+        (held, second): (Option<&Record>, Cas),
+        now: u64,
+    ) -> Progress<E::End> {
+        if self.decided.is_some() {
             // A copy that was lost is stored again with the value as it is.
-            Some(_) => Ok(from.changed(from.data.clone(), from.flags, from.ends)),
-            None => self.edit.apply(from, now),
-        };
-        match changed {
+            let same = from.changed(from.data.clone(), from.flags, from.ends);
+            return self.store_first(same, first, second, now);
+        }
+        // Nobody misses a second copy of what is no value.
+        let lacks = held.map_or(from.has_value(now), |held| held.change < from.change);
+        match self.edit.apply(from, now) {
             Ok(record) => {
-                let step = self.store(Side::First, &record, first, now);
-                self.stage = Stage::First { record, second };
-                step
+                self.is_half_done = true;
+                self.store_first(record, first, second, now)
             }
+            // What this was decided on may be half a change, which must not be undone.
+            Err(end) if lacks => self.complete(from.clone(), second, Decided { end, holds: false }, now),
             Err(end) => self.done(end),
         }
+    }
+
+    fn store_first(&mut self, record: Record, first: Cas, second: Cas, now: u64) -> Progress<E::End> {
+        let step = self.store(Side::First, &record, first, now);
+        self.stage = Stage::First { record, second };
+        step
     }
 
     fn store(&self, side: Side, record: &Record, cas: Cas, now: u64) -> Progress<E::End> {
@@ -333,15 +404,26 @@ impl<E: Edit> Run<E> {
 
     /// Both copies have the record.
     fn stored(&mut self, record: &Record, now: u64) -> Progress<E::End> {
-        Progress::Done(match self.read.take() {
-            Some(end) => end,
+        self.is_half_done = false;
+        Progress::Done(match self.decided.take() {
+            Some(Decided { end, .. }) => end,
             None => self.edit.made(record, now),
         })
     }
 
+    /// The first copy does not count any more: it was lost, and the second began anew without what the first had, or may have.
+    fn undone(&mut self, now: u64) -> Progress<E::End> {
+        self.is_half_done = false;
+        match self.decided.take() {
+            None => self.failed(Failure::Down),
+            Some(_) if self.has_tried_enough(now) => self.failed(Failure::Overloaded),
+            Some(_) => self.read_both(),
+        }
+    }
+
     fn done(&mut self, end: E::End) -> Progress<E::End> {
-        // A read has what one copy has, whether the other is stored again or not.
-        Progress::Done(self.read.take().filter(|_| !self.edit.needs_both()).unwrap_or(end))
+        let decided = self.decided.take().filter(|decided| decided.holds);
+        Progress::Done(decided.map_or(end, |decided| decided.end))
     }
 
     fn failed(&mut self, failure: Failure) -> Progress<E::End> {

@@ -27,6 +27,8 @@ struct Servers {
     memory: Memory,
     /// The server that does not reply.
     silent: Option<Side>,
+    /// Whether the next store of a second copy behind one of a first copy is lost, and whether there was one.
+    loses_second: Option<bool>,
 }
 
 impl Servers {
@@ -38,6 +40,14 @@ impl Servers {
     fn execute(&mut self, side: Side, Command { key, operation }: Command) -> Reply {
         if self.silent == Some(side) {
             return Reply::Failed(Failure::TimedOut);
+        }
+        match (side, &operation, &mut self.loses_second) {
+            (Side::First, Operation::Store { .. }, Some(behind)) => *behind = true,
+            (Side::Second, Operation::Store { .. }, Some(true)) => {
+                self.loses_second = None;
+                return Reply::Failed(Failure::TimedOut);
+            }
+            _ => {}
         }
         let at = (side == Side::Second, key);
         let held = self.items.get(&at).cloned();
@@ -94,6 +104,19 @@ impl Servers {
         }
         let mut machine = begin(&kind, key.as_bytes(), length, request, &self.memory, NOW).unwrap();
         self.run(&mut *machine)
+    }
+
+    /// A command on a raw value.
+    fn raw(&mut self, key: &str, request: Request<'_>) -> Outcome {
+        let kind = Kind::Copied(Copied { of: None });
+        let mut machine = begin(&kind, key.as_bytes(), key.len(), request, &self.memory, NOW).unwrap();
+        self.run(&mut *machine).0
+    }
+
+    /// What the copies hold.
+    fn records(&self, key: &str) -> [Option<Bytes>; 2] {
+        let item = |second| self.items.get(&(second, ItemKey::from_slice(key.as_bytes())));
+        [false, true].map(|second| item(second).map(|(data, ..)| data.clone()))
     }
 
     /// The value, or nothing, and the round trips.
@@ -311,3 +334,5 @@ fn a_key_that_leaves_no_room_for_the_keys_of_copies_is_refused() {
         }
     }
 }
+
+mod half_changes;

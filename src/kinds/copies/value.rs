@@ -41,6 +41,10 @@ impl Machine for ValueMachine {
     fn resume(&mut self, replies: Replies, inputs: &Inputs) -> Step {
         self.0.resume(&replies, inputs).into()
     }
+
+    fn unfinished(&self) -> Vec<ItemKey> {
+        self.0.unfinished().cloned().into_iter().collect()
+    }
 }
 
 impl From<Progress<Outcome>> for Step {

@@ -165,8 +165,7 @@ fn a_read_returns_what_either_copy_has_and_stores_a_lost_one_again() {
         other => panic!("{other:?}"),
     };
     for (first, second, expected) in [
-        (copy(7, 5, "11", 1), copy(7, 4, "10", 2), "10"),
-        (copy(8, 5, "11", 1), copy(7, 4, "10", 2), "10"),
+        (copy(7, 4, "10", 1), copy(7, 5, "11", 2), "11"),
         (copy(7, 5, "11", 1), down(), "11"),
         (down(), copy(7, 4, "10", 2), "10"),
     ] {
@@ -240,4 +239,62 @@ fn a_change_that_makes_nothing_of_an_absent_value_stores_nothing() {
     delete.resume(smallvec![], &inputs(NOW));
     read_again(&delete.resume(smallvec![stub(21), stub(31)], &inputs(NOW)), Side::First);
     assert_eq!(delete.resume(smallvec![stub(21)], &inputs(NOW)), Step::Done(Outcome::NotFound));
+}
+
+/// A read that has found these copies.
+fn read(first: Reply, second: Reply) -> (Box<dyn Machine>, Step) {
+    let mut get = machine(Request::Get);
+    get.resume(smallvec![], &inputs(NOW));
+    let step = get.resume(smallvec![first, second], &inputs(NOW));
+    (get, step)
+}
+
+fn is_value(step: &Step, expected: &str) -> bool {
+    matches!(step, Step::Done(Outcome::Value { data, .. }) if data == expected)
+}
+
+#[test]
+fn a_read_completes_a_change_that_only_the_first_copy_has() {
+    let half = || read(copy(7, 5, "11", 21), copy(7, 4, "10", 31));
+    assert_eq!(stored(half().1), (Side::Second, record(7, 5, "11"), 31));
+    let completes = |reply| half().0.resume(smallvec![reply], &inputs(NOW));
+    assert!(is_value(&completes(Reply::Stored(cas(32))), "11"));
+    // The first copy has it.
+    assert!(is_value(&completes(Reply::Failed(Failure::TimedOut)), "11"));
+    // Another command has come between.
+    let again = |second| {
+        let (mut get, _) = half();
+        read_again(&get.resume(smallvec![Reply::Exists], &inputs(NOW)), Side::Second);
+        let step = get.resume(smallvec![second], &inputs(NOW));
+        (get, step)
+    };
+    assert!(is_value(&again(copy(7, 6, "12", 33)).1, "11"));
+    // The first copy was lost, and the second began anew.
+    let (mut get, step) = again(copy(9, 4, "10", 33));
+    assert!(matches!(step, Step::SendCopies(ref commands) if commands.len() == 2), "{step:?}");
+    let step = get.resume(smallvec![copy(9, 4, "10", 22), copy(9, 4, "10", 33)], &inputs(NOW));
+    assert!(is_value(&step, "10"));
+}
+
+#[test]
+fn a_read_of_two_lives_returns_that_of_the_second_copy_and_gives_it_to_both() {
+    let (mut get, step) = read(copy(8, 5, "11", 21), copy(7, 4, "10", 31));
+    assert!(matches!(step, Step::SendCopies(ref commands) if commands.len() == 2));
+    let step = get.resume(smallvec![copy(8, 5, "11", 21), copy(7, 4, "10", 31)], &inputs(NOW));
+    let step = lost(get.as_mut(), step, &copy(8, 5, "11", 21));
+    assert_eq!(stored(step), (Side::Second, record(99, 4, "10"), 31));
+    let step = get.resume(smallvec![Reply::Stored(cas(32))], &inputs(NOW));
+    assert_eq!(stored(step), (Side::First, record(99, 5, "10"), 21));
+    get.resume(smallvec![Reply::Stored(cas(22))], &inputs(NOW));
+    assert!(is_value(&get.resume(smallvec![Reply::Stored(cas(33))], &inputs(NOW)), "10"));
+}
+
+#[test]
+fn a_change_that_is_refused_completes_what_it_was_refused_for() {
+    let mut add =
+        machine(Request::Store { verb: crate::kinds::request::Verb::Add, data: b"1", flags: 0, exptime: 0 });
+    add.resume(smallvec![], &inputs(NOW));
+    let step = add.resume(smallvec![copy(7, 5, "11", 21), copy(7, 4, "10", 31)], &inputs(NOW));
+    assert_eq!(stored(step), (Side::Second, record(7, 5, "11"), 31));
+    assert_eq!(add.resume(smallvec![Reply::Stored(cas(32))], &inputs(NOW)), Step::Done(Outcome::NotStored));
 }
