@@ -11,7 +11,8 @@
 //! Under a rule that serves nothing stale, a value is handed only to those who waited before its build began: it is as new as
 //! their reads. The others wait for the next build, and nothing is kept.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -29,6 +30,8 @@ const MAX_BUILDERS: usize = 64;
 const LARGEST_PART: usize = 4;
 /// Memory for a value besides its bytes and its key.
 const VALUE_BYTES: usize = 256;
+/// A read that finds the table full removes at most this many keys that are over.
+const MAX_REMOVED: usize = 8;
 
 /// A value built while no server answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,25 +86,39 @@ pub struct Awaited<W> {
     pub freed: Vec<W>,
 }
 
+/// A key, which the table and its indexes share.
+type SharedKey = Arc<[u8]>;
+
 /// The keys without a server that clients of this sidecar build or wait for. `W` wakes a waiting reader.
+///
+/// What a request costs does not depend on how many keys there are: `due` finds what is over, `by_owner` what a connection
+/// builds, and `by_tag` what a bump affects.
 #[derive(Debug)]
 pub struct Outages<W> {
-    keys: BTreeMap<Box<[u8]>, KeyState<W>>,
-    by_owner: BTreeMap<Owner, Vec<Box<[u8]>>>,
+    keys: BTreeMap<SharedKey, KeyState<W>>,
+    by_owner: BTreeMap<Owner, BTreeSet<SharedKey>>,
+    by_tag: BTreeMap<TagName, BTreeSet<SharedKey>>,
+    /// When something of each key is over next, see [`KeyState::next_due`].
+    due: BTreeSet<(u64, SharedKey)>,
     /// The keys whose values are kept, the oldest first, with the number of the value.
-    oldest: VecDeque<(Box<[u8]>, u64)>,
+    oldest: VecDeque<(SharedKey, u64)>,
     memory: usize,
     bytes: usize,
     values: usize,
     evicted: u64,
     next: u64,
+    /// How many keys were looked at.
+    #[cfg(test)]
+    looked_at: u64,
 }
 
 #[derive(Debug)]
 struct KeyState<W> {
+    key: SharedKey,
     tags: SmallVec<[TagName; 2]>,
     builders: SmallVec<[Builder; 1]>,
-    waiters: Vec<Waiter<W>>,
+    /// By their numbers.
+    waiters: BTreeMap<u64, Waiter<W>>,
     kept: Option<Kept>,
     /// From when a waiting reader may be let through.
     let_through_at: u64,
@@ -109,11 +126,12 @@ struct KeyState<W> {
     unfilled: u8,
     /// Until when `unfilled` counts.
     remember_until: u64,
+    /// Its place in [`Outages::due`]; `None` if it has none.
+    due: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Waiter<W> {
-    number: u64,
     owner: Owner,
     waker: W,
 }
@@ -138,29 +156,31 @@ struct Kept {
 }
 
 impl<W> KeyState<W> {
-    fn new(tags: &[TagName]) -> KeyState<W> {
+    fn new(key: SharedKey, tags: &[TagName]) -> KeyState<W> {
         KeyState {
+            key,
             tags: SmallVec::from(tags),
             builders: SmallVec::new(),
-            waiters: Vec::new(),
+            waiters: BTreeMap::new(),
             kept: None,
             let_through_at: 0,
             unfilled: 0,
             remember_until: 0,
+            due: None,
         }
     }
 
     /// The builders that readers wait for.
-    fn awaited(&self) -> impl Iterator<Item = &Builder> {
-        self.builders.iter().filter(|builder| !builder.is_overdue)
+    fn awaited(&self, now: u64) -> impl Iterator<Item = &Builder> {
+        self.builders.iter().filter(move |builder| !builder.is_overdue && now < builder.until)
     }
 
     /// Whether a read must wait because another client builds the value.
-    fn must_wait(&mut self, request: &OutageRequest<'_>, now: u64, policy: &Policy) -> bool {
-        self.builders.retain(|builder| now < builder.until);
-        let builds = self.builders.iter().any(|builder| builder.owner == request.owner);
+    fn must_wait(&self, request: &OutageRequest<'_>, now: u64, policy: &Policy) -> bool {
+        let mut current = self.builders.iter().filter(|builder| now < builder.until);
+        let builds = current.any(|builder| builder.owner == request.owner);
         let often_unfilled = self.unfilled >= 2 && now < self.remember_until;
-        self.awaited().next().is_some()
+        self.awaited(now).next().is_some()
             && request.may_wait
             && !builds
             && !often_unfilled
@@ -171,7 +191,7 @@ impl<W> KeyState<W> {
         if self.waiters.len() >= MAX_WAITERS_PER_KEY {
             return OutageRead::Full;
         }
-        self.waiters.push(Waiter { number, owner, waker });
+        self.waiters.insert(number, Waiter { owner, waker });
         OutageRead::Wait { waiter: number, let_through_at: self.let_through_at }
     }
 
@@ -192,12 +212,16 @@ impl<W> Outages<W> {
         Outages {
             keys: BTreeMap::new(),
             by_owner: BTreeMap::new(),
+            by_tag: BTreeMap::new(),
+            due: BTreeSet::new(),
             oldest: VecDeque::new(),
             memory,
             bytes: 0,
             values: 0,
             evicted: 0,
             next: 0,
+            #[cfg(test)]
+            looked_at: 0,
         }
     }
 
@@ -231,21 +255,26 @@ impl<W> Outages<W> {
     ) -> OutageRead {
         let OutageRequest { key, tags, owner, waited, .. } = request;
         let now = now.mono;
-        if !self.keys.contains_key(key) && self.keys.len() >= MAX_OUTAGE_KEYS {
-            self.sweep(now);
+        if !self.keys.contains_key(key) {
             if self.keys.len() >= MAX_OUTAGE_KEYS {
-                return OutageRead::Full;
+                self.remove_due(now, MAX_REMOVED);
+                if self.keys.len() >= MAX_OUTAGE_KEYS {
+                    return OutageRead::Full;
+                }
             }
+            let key = SharedKey::from(key);
+            self.keys.insert(Arc::clone(&key), KeyState::new(Arc::clone(&key), &[]));
+            self.add_tags(&key, tags);
         }
         let id = waited.unwrap_or_else(|| self.number());
-        let state = self.keys.entry(key.into()).or_insert_with(|| KeyState::new(tags));
+        let Some(state) = self.keys.get_mut(key) else { return OutageRead::Full };
         if let Some(kept) = state.kept.as_ref().filter(|kept| now < kept.until) {
             return OutageRead::Serve(kept.value.clone());
         }
         if state.must_wait(&request, now, policy) {
             return state.wait(id, owner, waiter());
         }
-        let is_first = state.awaited().next().is_none();
+        let is_first = state.awaited(now).next().is_none();
         self.begin_build(key, owner, now, policy);
         if is_first { OutageRead::Miss } else { OutageRead::SecondMiss }
     }
@@ -284,6 +313,7 @@ impl<W> Outages<W> {
 
     fn begin_build(&mut self, key: &[u8], owner: Owner, now: u64, policy: &Policy) {
         let since = self.number();
+        self.end_late_builds(key, now);
         let Some(state) = self.keys.get_mut(key) else { return };
         state.let_through_at = now + millis(policy.cold_wait);
         let until = now + millis(policy.max_rebuild);
@@ -292,14 +322,18 @@ impl<W> Outages<W> {
             (builder.until, builder.is_overdue) = (until, false);
         } else if state.builders.len() < MAX_BUILDERS {
             state.builders.push(Builder { owner, since, until, is_overdue: false });
-            self.by_owner.entry(owner).or_default().push(key.into());
+            self.by_owner.entry(owner).or_default().insert(Arc::clone(&state.key));
         }
+        self.reschedule(key);
     }
 
     /// A reader no longer waits.
     pub fn stop_waiting(&mut self, key: &[u8], waiter: u64) {
-        if let Some(state) = self.keys.get_mut(key) {
-            state.waiters.retain(|other| other.number != waiter);
+        if let Some(state) = self.keys.get_mut(key)
+            && state.waiters.remove(&waiter).is_some()
+            && state.waiters.is_empty()
+        {
+            self.reschedule(key);
         }
     }
 
@@ -331,14 +365,14 @@ impl<W> Outages<W> {
         let state = self.keys.get_mut(key)?;
         let (served, freed) = std::mem::take(&mut state.waiters)
             .into_iter()
-            .partition::<Vec<_>, _>(|waiter| policy.serves_stale() || waiter.number < builder.since);
+            .partition::<Vec<_>, _>(|(number, _)| policy.serves_stale() || *number < builder.since);
         if now.mono < builder.until {
             state.unfilled = 0;
             if policy.serves_stale() {
                 self.keep(key, value, now.mono, policy);
             }
         }
-        self.remove_if_idle(key, now.mono);
+        self.remove_or_reschedule(key, now.mono);
         Some(Awaited { served: wakers(served), freed: wakers(freed) })
     }
 
@@ -353,7 +387,7 @@ impl<W> Outages<W> {
             let is_kept = |state: &KeyState<W>| state.kept.as_ref().is_some_and(|kept| kept.number == number);
             if self.keys.get(&oldest).is_some_and(is_kept) {
                 self.forget_value(&oldest);
-                self.remove_if_idle(&oldest, now);
+                self.remove_or_reschedule(&oldest, now);
                 self.evicted += 1;
             }
         }
@@ -363,7 +397,7 @@ impl<W> Outages<W> {
         // The value may be a slice of a larger buffer, which must not be kept with it.
         let value = OutageValue { payload: Bytes::copy_from_slice(&value.payload), flags: value.flags };
         state.kept = Some(Kept { value, until, number, bytes });
-        self.oldest.push_back((key.into(), number));
+        self.oldest.push_back((Arc::clone(&state.key), number));
         (self.bytes, self.values) = (self.bytes + bytes, self.values + 1);
         if self.oldest.len() > 64 + 2 * self.values {
             let keys = &self.keys;
@@ -384,33 +418,28 @@ impl<W> Outages<W> {
     /// readers: the first of them builds.
     pub fn changed(&mut self, key: &[u8]) -> Vec<W> {
         self.forget_value(key);
-        let Some(state) = self.keys.remove(key) else { return Vec::new() };
-        for builder in &state.builders {
-            self.forget_owner(key, builder.owner);
-        }
-        wakers(state.waiters)
+        self.remove(key).map(|state| wakers(state.waiters)).unwrap_or_default()
     }
 
     /// The same for all keys that have this tag.
     pub fn bumped(&mut self, tag: &TagName) -> Vec<W> {
-        let tagged = self.keys.iter().filter(|(_, state)| state.tags.contains(tag));
-        let keys: Vec<Box<[u8]>> = tagged.map(|(key, _)| key.clone()).collect();
+        let keys = self.by_tag.remove(tag).unwrap_or_default();
         keys.iter().flat_map(|key| self.changed(key)).collect()
     }
 
     /// The same for all keys.
     pub fn flushed(&mut self) -> Vec<W> {
-        let keys: Vec<Box<[u8]>> = self.keys.keys().cloned().collect();
+        let keys: Vec<SharedKey> = self.keys.keys().cloned().collect();
         keys.iter().flat_map(|key| self.changed(key)).collect()
     }
 
     /// A value that is being stored names these further tags.
     pub fn add_tags(&mut self, key: &[u8], tags: &[TagName]) {
-        if let Some(state) = self.keys.get_mut(key) {
-            for tag in tags {
-                if !state.tags.contains(tag) {
-                    state.tags.push(tag.clone());
-                }
+        let Some(state) = self.keys.get_mut(key) else { return };
+        for tag in tags {
+            if !state.tags.contains(tag) {
+                state.tags.push(tag.clone());
+                self.by_tag.entry(tag.clone()).or_default().insert(Arc::clone(&state.key));
             }
         }
     }
@@ -429,9 +458,10 @@ impl<W> Outages<W> {
             let before = if now.mono < state.remember_until { state.unfilled } else { 0 };
             state.unfilled = before.saturating_add(1);
             state.remember_until = now.mono + NO_WAIT_MS;
-            if state.awaited().next().is_none() {
+            if state.awaited(now.mono).next().is_none() {
                 woken.extend(wakers(std::mem::take(&mut state.waiters)));
             }
+            self.reschedule(&key);
         }
         woken
     }
@@ -445,41 +475,19 @@ impl<W> Outages<W> {
 
     fn forget_owner(&mut self, key: &[u8], owner: Owner) {
         if let Some(keys) = self.by_owner.get_mut(&owner) {
-            keys.retain(|its| **its != *key);
+            keys.remove(key);
             if keys.is_empty() {
                 self.by_owner.remove(&owner);
             }
         }
     }
-
-    fn remove_if_idle(&mut self, key: &[u8], now: u64) {
-        if self.keys.get(key).is_some_and(|state| state.is_idle(now)) {
-            self.keys.remove(key);
-        }
-    }
-
-    /// Removes what has expired, at `now` on the monotonic clock in ms. Must be called periodically.
-    pub fn sweep(&mut self, now: u64) {
-        let over = |kept: &Kept| now >= kept.until;
-        let keys: Vec<Box<[u8]>> = self.keys.keys().cloned().collect();
-        for key in keys {
-            let Some(state) = self.keys.get_mut(&key) else { continue };
-            let late = state.builders.iter().filter(|builder| now >= builder.until);
-            let late: SmallVec<[Owner; 1]> = late.map(|builder| builder.owner).collect();
-            let is_over = state.kept.as_ref().is_some_and(over);
-            late.into_iter().for_each(|owner| self.end_build(&key, owner));
-            if is_over {
-                self.forget_value(&key);
-            }
-            self.remove_if_idle(&key, now);
-        }
-    }
 }
 
-fn wakers<W>(waiters: Vec<Waiter<W>>) -> Vec<W> {
-    waiters.into_iter().map(|waiter| waiter.waker).collect()
+fn wakers<W>(waiters: impl IntoIterator<Item = (u64, Waiter<W>)>) -> Vec<W> {
+    waiters.into_iter().map(|(_, waiter)| waiter.waker).collect()
 }
 
+mod expiry;
 mod look;
 mod overlap;
 

@@ -1,5 +1,7 @@
 //! Builds that a server answers during, or has answered before: no second client begins to build beside them.
 
+use std::sync::Arc;
+
 use super::{Builder, OutageRead, OutageRequest, Outages};
 use crate::guard::inputs::Now;
 use crate::guard::leases::{Build, Owner};
@@ -20,10 +22,11 @@ impl<W> Outages<W> {
     ) -> Option<OutageRead> {
         let OutageRequest { key, owner, waited, .. } = request;
         let id = waited.unwrap_or_else(|| self.number());
+        self.end_late_builds(key, now.mono);
         let state = self.keys.get_mut(key)?;
-        let is_alone = state.awaited().all(|builder| builder.owner == owner);
+        let is_alone = state.awaited(now.mono).all(|builder| builder.owner == owner);
         let own = state.builders.iter().position(|builder| builder.owner == owner);
-        let is_awaited = state.waiters.iter().any(|waiter| waiter.owner == to.owner);
+        let is_awaited = state.waiters.values().any(|waiter| waiter.owner == to.owner);
         let (true, Some(own), false) = (is_alone, own, is_awaited) else { return None };
         let own = state.builders.remove(own);
         state.builders.push(Builder { owner: to.owner, since: 0, until: to.until, is_overdue: false });
@@ -34,9 +37,10 @@ impl<W> Outages<W> {
         }
         state.let_through_at = to.began + millis(policy.cold_wait);
         let wait = state.wait(id, owner, waiter());
-        self.add_tags(key, &to.added_tags);
+        self.by_owner.entry(to.owner).or_default().insert(Arc::clone(&state.key));
         self.forget_owner(key, owner);
-        self.by_owner.entry(to.owner).or_default().push(key.into());
+        self.add_tags(key, &to.added_tags);
+        self.reschedule(key);
         Some(wait)
     }
 

@@ -197,7 +197,55 @@ fn the_number_of_keys_and_of_builders_is_bounded() {
     assert_eq!(table.outages.keys[&b"0"[..]].builders.len(), MAX_BUILDERS);
     // All are over after max_rebuild.
     assert_eq!(table.read(b"more", 1, 1, NOW + 60_000), OutageRead::Miss);
+    assert_eq!(table.outages.len(), MAX_OUTAGE_KEYS + 1 - MAX_REMOVED);
+    table.outages.sweep(NOW + 60_000);
     assert_eq!(table.outages.len(), 1);
+}
+
+#[test]
+fn at_the_limit_no_request_costs_more_than_with_a_few_keys() {
+    let mut table = Table::new(1 << 20);
+    for n in 0..MAX_OUTAGE_KEYS {
+        assert_eq!(table.read(n.to_string().as_bytes(), 1, 1, NOW + n as u64), OutageRead::Miss);
+    }
+    let later = NOW + MAX_OUTAGE_KEYS as u64;
+    let looked_at = |table: &mut Table, does: &mut dyn FnMut(&mut Table)| {
+        let before = table.outages.looked_at;
+        does(table);
+        table.outages.looked_at - before
+    };
+    // Nothing is over: one look, however many keys there are.
+    let full = &mut |table: &mut Table| assert_eq!(table.read(b"more", 2, 2, later), OutageRead::Full);
+    assert_eq!(looked_at(&mut table, full), 1);
+    // The connection that builds all of them ends one of its builds.
+    let built = &mut |table: &mut Table| {
+        table.built(b"7", 1, "new", later);
+    };
+    assert_eq!(looked_at(&mut table, built), 0);
+    assert_eq!(looked_at(&mut table, &mut |table| drop(table.outages.changed(b"8"))), 0);
+    let bump = &mut |table: &mut Table| drop(table.outages.bumped(&TagName::from_slice(b"other")));
+    assert_eq!(looked_at(&mut table, bump), 0);
+    assert_eq!(table.read(b"8", 2, 2, later), OutageRead::Miss);
+    // Many are over: a read removes a few of them, and has room.
+    let over = NOW + 60_000 + 1_000;
+    let room = &mut |table: &mut Table| assert_eq!(table.read(b"more", 2, 2, over), OutageRead::Miss);
+    assert_eq!(looked_at(&mut table, room), MAX_REMOVED as u64);
+    // What has no entry has no place in the indexes.
+    table.outages.bumped(&TagName::from_slice(b"t"));
+    let Outages { keys, by_owner, by_tag, due, .. } = &table.outages;
+    assert!(keys.is_empty() && by_owner.is_empty() && by_tag.is_empty() && due.is_empty());
+}
+
+#[test]
+fn the_sweep_looks_only_at_keys_of_which_something_is_over() {
+    let mut table = Table::new(1 << 20);
+    for n in 0..1_000 {
+        assert_eq!(table.read(n.to_string().as_bytes(), 1, 1, NOW + n), OutageRead::Miss);
+    }
+    table.outages.sweep(NOW + 60_000 + 9);
+    assert_eq!((table.outages.looked_at, table.outages.len()), (11, 990));
+    table.outages.sweep(NOW + 70_000);
+    assert!(table.outages.is_empty() && table.outages.by_owner.is_empty());
 }
 
 #[test]
