@@ -124,6 +124,7 @@ pub(super) fn distribution(distribution: Distribution) -> &'static str {
     match distribution {
         Distribution::Ketama => "ketama",
         Distribution::Modula => "modula",
+        Distribution::ModulaSorted => "modula_sorted",
         Distribution::Jump => "jump",
         Distribution::Rendezvous => "rendezvous",
     }

@@ -107,6 +107,7 @@ fn pool(
     let distributions = [
         ("ketama", Distribution::Ketama),
         ("modula", Distribution::Modula),
+        ("modula_sorted", Distribution::ModulaSorted),
         ("jump", Distribution::Jump),
         ("rendezvous", Distribution::Rendezvous),
     ];
@@ -162,6 +163,7 @@ fn pool(
         v.error(&at, key, None, why);
         return None;
     }
+    weights_without_effect(v, &at, &pool)?;
     servers_without_keys(v, &pool, "servers");
     if let Some(other) = pool.other_pool() {
         let key = pool.other.as_ref().map_or("", |other| other.kind.key());
@@ -178,10 +180,12 @@ fn hash(
 ) -> Option<Hash> {
     let hashes =
         [("md5", Hash::Md5), ("crc32", Hash::Crc32), ("crc32a", Hash::Crc32a), ("fnv1a_32", Hash::Fnv1a32)];
-    let default = if distribution == Some(Distribution::Modula) { Hash::Crc32 } else { Hash::Md5 };
+    let is_modula = matches!(distribution, Some(Distribution::Modula | Distribution::ModulaSorted));
+    let default = if is_modula { Hash::Crc32 } else { Hash::Md5 };
     let hash = v.value(at, "hash", &table.hash, default, word(&hashes))?;
     match distribution {
-        Some(Distribution::Modula) | None => Some(hash),
+        _ if is_modula => Some(hash),
+        None => Some(hash),
         Some(_) if hash == Hash::Md5 => Some(hash),
         Some(distribution) => {
             let reason = match distribution {
@@ -335,6 +339,19 @@ fn server(v: &mut Validator<'_>, at: &KeyPath, key: String, value: &Value) -> Op
             None
         }
     }
+}
+
+/// libmemcached's modula knows no weights, and a weight that has no effect is a mistake.
+fn weights_without_effect(v: &mut Validator<'_>, at: &KeyPath, pool: &PoolSpec) -> Option<()> {
+    let other = pool.other.as_ref().map(|other| (other.kind.key(), &other.servers));
+    for (key, servers) in [("servers", &pool.servers)].into_iter().chain(other) {
+        if pool.distribution == Distribution::Modula && servers.iter().any(|server| server.weight != 1) {
+            let why = "has a weight, which libmemcached's modula does not know: leave it out, or use \"modula_sorted\", twemproxy's";
+            v.error(at, key, None, why);
+            return None;
+        }
+    }
+    Some(())
 }
 
 /// Weighted ketama gives a server floor(its share × 40 × servers) × 4 points, which can be 0.

@@ -366,6 +366,12 @@ fn every_limit_is_where_the_reference_says() {
         (pool("[tags]\nprefix = \"t\""), pool("[tags]\nprefix = \"\"")),
         (pool("[tags]\nprefix = \"é\""), pool("[tags]\nprefix = \"a b\"")),
         (pool("distribution = \"modula\"\nhash = \"crc32a\""), pool("hash = \"crc32\"")),
+        (
+            pool(
+                "distribution = \"modula_sorted\"\nhash = \"crc32a\"\nprevious = [{ address = \"b:1\", weight = 2 }]",
+            ),
+            pool("distribution = \"modula\"\nprevious = [{ address = \"b:1\", weight = 2 }]"),
+        ),
         (pool("distribution = \"jump\""), pool("distribution = \"jump\"\nhash = \"fnv1a_32\"")),
     ] {
         let short = |text: &str| text.chars().take(200).collect::<String>();

@@ -5,8 +5,8 @@
 //! jump and rendezvous against a second implementation.
 //!
 //! Ketama and rendezvous identify a server by its configured name. Otherwise, as in libmemcached, they use `host` for port
-//! 11211, `host:port` for other ports (an IPv6 host without brackets), and `path:0` for a Unix socket. Modula sorts by this
-//! identity; jump uses only the order of the configuration.
+//! 11211, `host:port` for other ports (an IPv6 host without brackets), and `path:0` for a Unix socket. `modula_sorted`
+//! sorts by this identity; modula and jump use only the order of the configuration.
 
 mod moves;
 
@@ -82,7 +82,8 @@ impl Ring {
         let placement = match distribution {
             _ if servers.len() < 2 => Placement::Single,
             Distribution::Ketama => Placement::Ketama { points: Points::new(ketama_points(servers)), hash },
-            Distribution::Modula => {
+            Distribution::Modula => Placement::Modula { slots: Slots::new(servers, 0..servers.len()), hash },
+            Distribution::ModulaSorted => {
                 Placement::Modula { slots: Slots::new(servers, twemproxy_order(servers)), hash }
             }
             Distribution::Jump => Placement::Jump { slots: Slots::new(servers, 0..servers.len()) },
@@ -205,7 +206,7 @@ pub fn placement_id(servers: &[ServerSpec], distribution: Distribution, hash: Ha
     let describe =
         |(index, server): (usize, &ServerSpec)| format!("{}*{}", identity(index, server), server.weight);
     let mut all: Vec<String> = servers.iter().enumerate().map(describe).collect();
-    if distribution != Distribution::Jump {
+    if !matches!(distribution, Distribution::Jump | Distribution::Modula) {
         all.sort();
     }
     // A space is in no identity.
@@ -217,8 +218,7 @@ pub fn identity_ids(servers: &[ServerSpec]) -> Vec<u64> {
     servers.iter().enumerate().map(|(index, server)| md5_64(identity(index, server).as_bytes())).collect()
 }
 
-/// The order of servers in twemproxy's modula: shorter identities first, those of equal length by their bytes. libmemcached
-/// uses the order of the configuration.
+/// The order of servers in twemproxy's modula: shorter identities first, those of equal length by their bytes.
 fn twemproxy_order(servers: &[ServerSpec]) -> Vec<usize> {
     let names: Vec<_> = servers.iter().enumerate().map(|(index, server)| identity(index, server)).collect();
     let mut order: Vec<_> = (0..servers.len()).collect();
@@ -358,6 +358,7 @@ mod tests {
             distribution: match distribution {
                 "ketama" => Distribution::Ketama,
                 "modula" => Distribution::Modula,
+                "modula_sorted" => Distribution::ModulaSorted,
                 "jump" => Distribution::Jump,
                 "rendezvous" => Distribution::Rendezvous,
                 _ => panic!("{line}"),
@@ -395,8 +396,24 @@ mod tests {
     }
 
     #[test]
-    fn modula_places_keys_where_libmemcached_and_twemproxy_do() {
-        assert_eq!(agree(PLACEMENTS, Distribution::Modula), 28);
+    fn modula_places_keys_where_libmemcached_does_also_for_a_list_in_descending_order() {
+        assert_eq!(agree(PLACEMENTS, Distribution::Modula), 15);
+    }
+
+    #[test]
+    fn modula_sorted_places_keys_where_twemproxy_does() {
+        assert_eq!(agree(PLACEMENTS, Distribution::ModulaSorted), 22);
+    }
+
+    #[test]
+    fn two_lists_of_modula_in_another_order_are_two_placements_and_of_modula_sorted_one() {
+        let listed = servers(&[1, 1, 1]);
+        let reversed: Vec<_> = listed.iter().rev().cloned().collect();
+        let is_one = |distribution| {
+            let id = |servers| placement_id(servers, distribution, Hash::Crc32);
+            id(&listed[..]) == id(&reversed[..])
+        };
+        assert!(!is_one(Distribution::Modula) && is_one(Distribution::ModulaSorted));
     }
 
     #[test]

@@ -113,8 +113,10 @@ impl ServerSpec {
 pub enum Distribution {
     /// libmemcached's weighted ketama, which is also twemproxy's `distribution: ketama, hash: md5`.
     Ketama,
-    /// The hash modulo the sum of the servers' weights.
+    /// libmemcached's: the hash modulo the number of servers, in the order of the configuration.
     Modula,
+    /// twemproxy's: the hash modulo the sum of the servers' weights, in the order of their names.
+    ModulaSorted,
     /// Lamping and Veach's jump consistent hash.
     Jump,
     /// Highest random weight.

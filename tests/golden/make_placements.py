@@ -65,6 +65,9 @@ NAMED = {
     "three-named-and-weighted": spec(MIXED[:3], [3, 1, 2], ["cache-1", "cache-2", "cache-3"]),
     "eight-partly-named": spec(MIXED, [1, 1, 2, 2, 3, 3, 4, 4], ["x", "", "y", "", "z", "", "10.0.0.9:11311", ""]),
 }
+# In and out of the order of their names.
+LISTED = {pool: POOLS[pool] for pool in ("three", "eight", "eight-mixed")}
+LISTED |= {f"{pool}-descending": POOLS[pool][::-1] for pool in ("three", "eight")}
 # libmemcached looks "::1" up and may not find it; twemproxy's source has another idea of a Unix socket: "path:".
 V6_POOL = {"three-v6": spec(V6)}
 UNIX_POOL = {"three-unix": spec(UNIX)}
@@ -73,20 +76,20 @@ UNIX_POOL = {"three-unix": spec(UNIX)}
 def cases():
     for pool, servers in (POOLS | UNIX_POOL).items():
         yield "libmemcached", "ketama", "md5", pool, servers
-    # libmemcached's modula knows no weights, and takes the servers as they are given; twemproxy sorts them by the length
-    # of the name first. These are in the order of both.
+    # libmemcached's modula knows no weights, and takes the servers as they are given; twemproxy's, which is modula_sorted here,
+    # sorts them by the length of the name first.
     for hash in ("md5", "crc32", "fnv1a_32"):
-        for pool in ("three", "eight"):
-            yield "libmemcached", "modula", hash, pool, POOLS[pool]
+        for pool, servers in LISTED.items():
+            yield "libmemcached", "modula", hash, pool, servers
     for pool, servers in (POOLS | NAMED | V6_POOL).items():
         yield "twemproxy", "ketama", "md5", pool, servers
     for hash in ("crc32", "crc32a", "fnv1a_32"):
         yield "twemproxy", "ketama", hash, "eight-weighted", POOLS["eight-weighted"]
     for hash in ("md5", "crc32", "crc32a", "fnv1a_32"):
         for pool in ("one", "three", "three-weighted", "eight-mixed", "eight-weighted"):
-            yield "twemproxy", "modula", hash, pool, POOLS[pool]
+            yield "twemproxy", "modula_sorted", hash, pool, POOLS[pool]
     for pool in ("three-named-and-weighted", "eight-partly-named"):
-        yield "twemproxy", "modula", "crc32a", pool, NAMED[pool]
+        yield "twemproxy", "modula_sorted", "crc32a", pool, NAMED[pool]
 
 
 def connect(address):
@@ -155,7 +158,7 @@ def set_through(proxy, value):
 
 def twemproxy_pool(number, distribution, hash, servers):
     lines = [f"p{number}:", f"  listen: 127.77.9.1:{23000 + number}", f"  hash: {hash}",
-             f"  distribution: {distribution}", "  servers:"]
+             f"  distribution: {distribution.removesuffix('_sorted')}", "  servers:"]
     lines += [f"    - {re.sub(r'[][]', '', address)}:{weight} {name}".rstrip() for address, weight, name in servers]
     return "\n".join(lines) + "\n"
 
