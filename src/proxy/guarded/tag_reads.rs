@@ -8,8 +8,8 @@ use super::wire;
 use crate::error::Failure;
 use crate::guard::{GetFlags, Operation, Replies, ServerReply, TagName, tag_get_flags};
 use crate::proxy::client::Client;
+use crate::proxy::key::GuardedKey;
 use crate::proxy::key::Place;
-use crate::proxy::key::{GuardedKey, fold};
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::state::tag_cache::TagCache;
 use crate::upstream::pending_replies::{PendingReplies, Reply, ReplyId};
@@ -36,6 +36,9 @@ struct TagLookup {
     writes: u64,
     /// The fences of its servers, 0 in a pool without failover.
     fences: [u64; 2],
+    /// The number for them, and for the others that count there, under which the cache keeps the version:
+    /// [`GuardedKey::fences_of_tag`].
+    all_fences: u64,
     state: State,
 }
 
@@ -65,10 +68,11 @@ impl TagReads {
         let name = &key.tags[tag];
         let hash = proxy.hash(name);
         let fences = key.tag_places.as_ref().map_or([0; 2], |tags| tags.fences[tag]);
-        let at = self.find(name, fences, hash, &proxy.tag_cache).unwrap_or_else(|| {
+        let all_fences = key.fences_of_tag(tag);
+        let at = self.find(name, (fences, all_fences), hash, &proxy.tag_cache).unwrap_or_else(|| {
             let sent_at = proxy.mono(client.turn_time());
             let writes = proxy.tag_cache.writes(name);
-            let state = match proxy.tag_cache.get(name, key.fences_of_tag(tag), sent_at) {
+            let state = match proxy.tag_cache.get(name, all_fences, sent_at) {
                 Some(version) => State::Known(version),
                 None => {
                     let places = match &key.tag_places {
@@ -80,7 +84,7 @@ impl TagReads {
                     proxy.request_tag(name, &places, tag_get_flags(), &client.pending).into()
                 }
             };
-            self.push(TagLookup { name: name.clone(), sent_at, writes, fences, state }, hash)
+            self.push(TagLookup { name: name.clone(), sent_at, writes, fences, all_fences, state }, hash)
         });
         // A part of a get has at most 128 keys, and a rule at most 16 tags.
         u32::try_from(at).unwrap_or(u32::MAX)
@@ -88,11 +92,12 @@ impl TagReads {
 
     /// The index of an earlier request of this tag. A tag that has been written since does not count: the value of this key may
     /// be kept near, and then counts as read after that write.
-    fn find(&self, name: &TagName, fences: [u64; 2], hash: u64, cache: &TagCache) -> Option<usize> {
+    fn find(&self, name: &TagName, fences: ([u64; 2], u64), hash: u64, cache: &TagCache) -> Option<usize> {
         let compared = &self.hashes[..self.hashes.len().min(MAX_COMPARED)];
         (0..compared.len()).find(|at| {
             let is = |read: &TagLookup| {
-                read.name == *name && read.writes == cache.writes(name) && read.fences == fences
+                let is_same_place = (read.fences, read.all_fences) == fences;
+                read.name == *name && read.writes == cache.writes(name) && is_same_place
             };
             compared[*at] == hash && is(&self.reads[*at])
         })
@@ -121,8 +126,8 @@ impl TagReads {
             if let State::Requested(ids) = &read.state {
                 read.state = read_replies(ids, read.fences, pending);
                 if let State::Known(version) = read.state {
-                    let (fences, sent_at) = (fold(read.fences.into_iter()), read.sent_at);
-                    proxy.tag_cache.put_unless_written(&read.name, version, fences, sent_at, read.writes);
+                    let TagLookup { name, sent_at, writes, all_fences, .. } = &*read;
+                    proxy.tag_cache.put_unless_written(name, version, *all_fences, *sent_at, *writes);
                 }
             }
             clear &= matches!(read.state, State::Known(_));
@@ -219,24 +224,26 @@ mod tests {
                 sent_at: 0,
                 writes: cache.writes(&name),
                 fences: [0; 2],
+                all_fences: 0,
                 state: State::Known(7),
             };
             reads.push(read, 1);
-            assert_eq!(reads.find(&name, [0; 2], 1, &cache), Some(0));
+            assert_eq!(reads.find(&name, ([0; 2], 0), 1, &cache), Some(0));
             cache.clone().written(&name);
             // Without a cache it was requested in this turn, so it is not older than the bump.
-            assert_eq!(reads.find(&name, [0; 2], 1, &cache), keep.is_zero().then_some(0));
+            assert_eq!(reads.find(&name, ([0; 2], 0), 1, &cache), keep.is_zero().then_some(0));
             reads.push(
                 TagLookup {
                     name: name.clone(),
                     sent_at: 0,
                     writes: cache.writes(&name),
                     fences: [0; 2],
+                    all_fences: 0,
                     state: State::Known(9),
                 },
                 1,
             );
-            assert_eq!(reads.find(&name, [0; 2], 1, &cache), Some(usize::from(!keep.is_zero())));
+            assert_eq!(reads.find(&name, ([0; 2], 0), 1, &cache), Some(usize::from(!keep.is_zero())));
         }
     }
 
@@ -247,18 +254,19 @@ mod tests {
         let name = |n: usize| TagName::from_slice(format!("t{n}").as_bytes());
         for n in 0..2 * MAX_COMPARED {
             // All have the same hash: it is the name that tells them apart.
-            assert_eq!(reads.find(&name(n), [0; 2], 1, &cache), None);
+            assert_eq!(reads.find(&name(n), ([0; 2], 0), 1, &cache), None);
             let read = TagLookup {
                 name: name(n),
                 sent_at: 0,
                 writes: 0,
                 fences: [0; 2],
+                all_fences: 0,
                 state: State::Known(n as u64),
             };
             assert_eq!(reads.push(read, 1), n);
         }
         for n in 0..2 * MAX_COMPARED {
-            assert_eq!(reads.find(&name(n), [0; 2], 1, &cache), (n < MAX_COMPARED).then_some(n));
+            assert_eq!(reads.find(&name(n), ([0; 2], 0), 1, &cache), (n < MAX_COMPARED).then_some(n));
         }
     }
 }
