@@ -34,6 +34,7 @@ pub mod error;
 pub mod pem;
 pub mod trace;
 pub mod hot;
+pub mod observed;
 
 pub mod clock;
 pub mod dns;

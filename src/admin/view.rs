@@ -176,6 +176,23 @@ pub struct RuleRow {
     pub build_seconds: Option<f64>,
     /// Seconds of building that were spared: keys answered with a value, times the mean duration of a build.
     pub saved_seconds: Option<f64>,
+    /// What clients have built for its observed keys.
+    pub observed: ObservedRow,
+}
+
+/// What clients have built for the observed keys of a rule.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ObservedRow {
+    /// Builds.
+    pub builds: u64,
+    /// Those that a guard would have spared.
+    pub spared: u64,
+    /// The most builds of one key that overlapped.
+    pub at_once: u64,
+    /// The time that the builds took, in seconds.
+    pub build_seconds: f64,
+    /// The time that those took which a guard would have spared, in seconds.
+    pub spared_seconds: f64,
 }
 
 /// A lease that a client holds.

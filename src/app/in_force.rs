@@ -141,7 +141,7 @@ impl InForce {
         certificates.dedup_by(|a, b| a.0 == b.0);
         let kind = |rule: &Rule| match &rule.kind {
             RuleKind::Structure(kind) => Some((rule.name.clone(), kind.word())),
-            RuleKind::Raw | RuleKind::Guarded { .. } => None,
+            RuleKind::Raw | RuleKind::Observed | RuleKind::Guarded { .. } => None,
         };
         let structures = self.config.rules.iter().filter_map(kind).collect();
         ConfigInfo { hash: self.hash(), certificates, structures }

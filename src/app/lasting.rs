@@ -8,6 +8,7 @@ use super::limits::miss_token_bytes;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::metrics::{Metrics, Totals};
+use crate::observed::OpenBuilds;
 use crate::proxy::{KeyHasher, LeaseTable, OutageTable, TagCache};
 use crate::trace::Taps;
 use crate::worker::ConnectionLimit;
@@ -19,6 +20,7 @@ pub(super) struct Lasting {
     pub(super) leases: Arc<LeaseTable>,
     pub(super) outages: Arc<OutageTable>,
     pub(super) tag_cache: TagCache,
+    pub(super) builds: Arc<OpenBuilds>,
     pub(super) sidecar: u64,
     pub(super) hasher: KeyHasher,
     pub(super) clock: Clock,

@@ -23,7 +23,7 @@ pub(crate) fn plan(config: &Config, pools: &[Arc<SharedPool>]) -> Plan {
     for (index, rule) in config.rules.iter().enumerate() {
         let mut structure = None;
         let guard = match &rule.kind {
-            RuleKind::Raw => None,
+            RuleKind::Raw | RuleKind::Observed => None,
             RuleKind::Structure(kind) => {
                 let prefix = rule.pattern.prefix().len();
                 let (pool, kind) = (rule.pool, kind.clone());
@@ -49,12 +49,19 @@ pub(crate) fn plan(config: &Config, pools: &[Arc<SharedPool>]) -> Plan {
             }
         };
         let (name, invalidates) = (rule.name.clone(), rule.invalidates.clone());
-        routes.push(RulePlan { name, pool: rule.pool, guard, structure, invalidates });
+        let observed = match rule.kind {
+            RuleKind::Observed => true,
+            RuleKind::Raw => config.observe_all,
+            RuleKind::Guarded { .. } | RuleKind::Structure(_) => false,
+        };
+        routes.push(RulePlan { name, pool: rule.pool, guard, structure, observed, invalidates });
     }
     let rules = Rules::new(config.rules.iter().map(|rule| rule.pattern.clone()).collect());
     let main_pool = config.pools.iter().position(|pool| pool.name == "main").unwrap_or(0);
     let tags = &config.tags;
-    Plan::new(rules, routes, guards, structures, main_pool, tags.prefix.clone(), tags.pool, tags.replicas > 1)
+    let prefix = tags.prefix.clone();
+    Plan::new(rules, routes, guards, structures, main_pool, prefix, tags.pool, tags.replicas > 1)
+        .observing_others(config.observe_all)
 }
 
 /// Stands for where the keys of a pool are stored. The number of a server is unique in the process.

@@ -13,8 +13,8 @@ use super::asks::Asks;
 use super::lasting::Lasting;
 use super::slabs::AskedSlabs;
 use crate::admin::{
-    self, ConfigState, ErrorRow, History, HistoryPage, HotQuery, KeysAt, LeaseRow, NotExplained, Overview,
-    Placements, PoolRow, RuleRow, ServerRow, Slabs,
+    self, ConfigState, ErrorRow, History, HistoryPage, HotQuery, KeysAt, LeaseRow, NotExplained, ObservedRow,
+    Overview, Placements, PoolRow, RuleRow, ServerRow, Slabs,
 };
 use crate::clock::Clock;
 use crate::config::Config;
@@ -22,7 +22,7 @@ use crate::failover::View;
 use crate::guard::leases::LiveLease;
 use crate::hot::HotReport;
 use crate::log::{self, RecentError};
-use crate::metrics::{DiscoveredEntry, Metrics};
+use crate::metrics::{DiscoveredEntry, Metrics, ObservedTotals};
 use crate::monitor::Status;
 use crate::proxy::{Explanation, KeyHasher, LeaseTable, ObserverSettings};
 use crate::trace::{Filter, Names, Taps, Watcher};
@@ -164,6 +164,13 @@ impl AdminView {
     }
 }
 
+fn observed_row(totals: ObservedTotals) -> ObservedRow {
+    let ObservedTotals { builds, spared, build_micros, spared_micros, at_once } = totals;
+    let seconds = |micros: u64| micros as f64 / 1e6;
+    let (build_seconds, spared_seconds) = (seconds(build_micros), seconds(spared_micros));
+    ObservedRow { builds, spared, at_once, build_seconds, spared_seconds }
+}
+
 impl admin::View for AdminView {
     fn metrics(&self) -> String {
         self.metrics.render()
@@ -224,6 +231,7 @@ impl admin::View for AdminView {
                 served_meanwhile: totals.stale + totals.outage + totals.waits_filled,
                 build_seconds,
                 saved_seconds: build_seconds.map(|seconds| seconds * served as f64),
+                observed: observed_row(totals.observed),
             }
         });
         let uptime = Duration::from_secs(self.start.elapsed().as_secs());

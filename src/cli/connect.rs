@@ -84,7 +84,7 @@ fn must_guard(config: &Config, pool: &PoolSpec) -> bool {
     let is = |index: usize| config.pools.get(index).is_some_and(|other| other.name == pool.name);
     config.rules.iter().any(|rule| {
         let (guarded, tagged) = match &rule.kind {
-            RuleKind::Raw => (false, false),
+            RuleKind::Raw | RuleKind::Observed => (false, false),
             RuleKind::Structure(_) => (true, false),
             RuleKind::Guarded { tags, tags_in_key, .. } => (true, *tags_in_key || !tags.is_empty()),
         };

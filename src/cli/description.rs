@@ -300,6 +300,9 @@ fn write_rule(f: &mut fmt::Formatter<'_>, i: usize, rule: &Rule, pool: &str) -> 
     let Rule { name, pattern, kind, invalidates, .. } = rule;
     match kind {
         RuleKind::Raw => writeln!(f, "  rules[{i}] {name}: {pattern}, raw, in pool {pool}")?,
+        RuleKind::Observed => {
+            writeln!(f, "  rules[{i}] {name}: {pattern}, raw and observed, in pool {pool}")?;
+        }
         RuleKind::Guarded { policy, tags, tags_in_key, meta_winner } => {
             writeln!(f, "  rules[{i}] {name}: {pattern}, guarded, in pool {pool}")?;
             write_tags(f, "tags", tags)?;

@@ -75,6 +75,7 @@ fn pipeline(specs: &[PoolSpec], plan: impl FnOnce(&[Arc<SharedPool>]) -> Plan) -
         near_memory: 0,
         sidecar: random.below(u64::MAX),
         observed: Arc::default(),
+        builds: Arc::default(),
         hasher: KeyHasher::new(),
         clock,
         start,

@@ -9,17 +9,18 @@ use std::collections::BTreeMap;
 
 use config::{Map, Value, ValueKind};
 
-use super::file::{Admin, Discovery, Listen, Log, Near, Pool, Rule, TOP, Tags, ValueType};
+use super::file::{Admin, Discovery, Listen, Log, Near, Observe, Pool, Rule, TOP, Tags, ValueType};
 use super::suggestion::closest;
 
 const PREFIX: &str = "KENNEL_";
 /// The tables with a fixed name.
-const NAMED: [(&str, &[(&str, ValueType)]); 6] = [
+const NAMED: [(&str, &[(&str, ValueType)]); 7] = [
     ("log", Log::KEYS),
     ("listen", Listen::KEYS),
     ("admin", Admin::KEYS),
     ("tags", Tags::KEYS),
     ("near", Near::KEYS),
+    ("observe", Observe::KEYS),
     ("discovery", Discovery::KEYS),
 ];
 /// Read by the log (`log.rs`), not by the configuration.

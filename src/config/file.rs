@@ -209,6 +209,13 @@ table!(
 );
 
 table!(
+    /// `[observe]`
+    Observe {
+        all = "all": Flag,
+    }
+);
+
+table!(
     /// `[discovery]`
     Discovery {
         nameservers = "nameservers": List,
@@ -262,6 +269,7 @@ pub(super) struct ConfigFile {
     pub(super) pools: Section<BTreeMap<String, Section<Pool>>>,
     pub(super) tags: Section<Tags>,
     pub(super) near: Section<Near>,
+    pub(super) observe: Section<Observe>,
     pub(super) discovery: Section<Discovery>,
     pub(super) rules: Section<Vec<Section<Rule>>>,
     #[serde(flatten)]
@@ -272,5 +280,5 @@ pub(super) struct ConfigFile {
 pub(super) const TOP: [(&str, ValueType); 1] = [("reload", ValueType::Text)];
 
 /// The keys without a table, and the tables.
-pub(super) const ROOT: [&str; 9] =
-    ["reload", "log", "listen", "admin", "pools", "tags", "near", "discovery", "rules"];
+pub(super) const ROOT: [&str; 10] =
+    ["reload", "log", "listen", "admin", "pools", "tags", "near", "observe", "discovery", "rules"];

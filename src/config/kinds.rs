@@ -29,6 +29,7 @@ const LOG_SLOTS_MAX: u32 = 100;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KindWord {
     Raw,
+    Observe,
     Guarded,
     Structure(Structure),
 }
@@ -44,12 +45,13 @@ pub(super) enum Structure {
     Window,
 }
 
-use KindWord::{Guarded, Raw};
+use KindWord::{Guarded, Observe, Raw};
 
 /// The words for them.
-pub(super) const WORDS: [(&str, KindWord); 8] = [
+pub(super) const WORDS: [(&str, KindWord); 9] = [
     ("guarded", Guarded),
     ("raw", Raw),
+    ("observe", Observe),
     ("counter", COUNTER),
     ("list", LIST),
     ("lock", LOCK),

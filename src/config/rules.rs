@@ -95,6 +95,7 @@ fn rule(
             true => RuleKind::Structure(Kind::Copied(Copied { of: None })),
             false => RuleKind::Raw,
         }),
+        KindWord::Observe => Some(RuleKind::Observed),
         KindWord::Structure(kind) => kinds::structure(v, &at, &table, kind, spec).map(RuleKind::Structure),
         KindWord::Guarded => {
             let tags = tags(v, &at, "tags", &table.tags, pattern.as_ref());

@@ -33,6 +33,8 @@ pub struct Config {
     pub tags: Tags,
     /// The limits of the near cache.
     pub near: Near,
+    /// Whether all raw keys are observed, as those of a rule of `kind = "observe"` are.
+    pub observe_all: bool,
     /// How servers are discovered.
     pub discovery: Discovery,
     /// The rules, in order of precedence.
@@ -112,7 +114,7 @@ pub struct Rule {
     pub pattern: Pattern,
     /// The pool that stores the keys, as an index into [`Config::pools`].
     pub pool: usize,
-    /// Raw, guarded, or a structure.
+    /// Raw, observed, guarded, or a structure.
     pub kind: RuleKind,
     /// The tags that are bumped when such a key changes; at most 16.
     pub invalidates: Vec<Template>,
@@ -123,6 +125,8 @@ pub struct Rule {
 pub enum RuleKind {
     /// Requests are forwarded unchanged.
     Raw,
+    /// The same, and what clients build is counted.
+    Observed,
     /// Values are wrapped in an envelope and protected.
     Guarded {
         /// Times and what invalidations leave behind.
@@ -143,6 +147,7 @@ impl RuleKind {
     pub fn word(&self) -> &'static str {
         match self {
             RuleKind::Raw => "raw",
+            RuleKind::Observed => "observe",
             RuleKind::Guarded { .. } => "guarded",
             RuleKind::Structure(kind) => kind.word(),
         }

@@ -205,7 +205,7 @@ fn all_errors_are_reported_together() {
     "#;
     let errors = read(text).unwrap_err();
     let expected = [
-        r#"k.toml: color is not a known key: must be one of reload, log, listen, admin, pools, tags, near, discovery, rules"#,
+        r#"k.toml: color is not a known key: must be one of reload, log, listen, admin, pools, tags, near, observe, discovery, rules"#,
         r#"k.toml: listen.tcp[0] ("127.0.0.1") must be host:port, as in "127.0.0.1:11211""#,
         r#"k.toml: listen.workers ("many") must be a whole number from 0 to 64"#,
         r#"k.toml: pools.main.servers[0] ("10.0.0.1") has no port: add :11211"#,
@@ -216,7 +216,7 @@ fn all_errors_are_reported_together() {
         r#"k.toml: rules[0] "user": match ("user:{id}{x}") is not a valid pattern: character 10: a {name} or * directly behind another is ambiguous: put literal text between them"#,
         r#"k.toml: rules[0] "user": lock_ttl ("90s") must be below max_rebuild ("60s", the default)"#,
         r#"k.toml: rules[1] "x": name is missing: metrics show it, add name = "pages""#,
-        r#"k.toml: rules[1] "x": kind ("rw") must be "guarded" or "raw" or "counter" or "list" or "lock" or "log" or "table" or "window""#,
+        r#"k.toml: rules[1] "x": kind ("rw") must be "guarded" or "raw" or "observe" or "counter" or "list" or "lock" or "log" or "table" or "window""#,
     ];
     assert_eq!(errors.without_places(), expected, "{errors}");
     assert_eq!(errors.to_string(), errors.lines().join("\n"));
@@ -550,7 +550,7 @@ fn a_key_of_another_kind_is_rejected_with_the_kinds_that_have_it() {
         ),
         (
             "kind = \"conter\"",
-            "kind (\"conter\") must be \"guarded\" or \"raw\" or \"counter\" or \"list\" or \"lock\" or \"log\" or \"table\" or \"window\"",
+            "kind (\"conter\") must be \"guarded\" or \"raw\" or \"observe\" or \"counter\" or \"list\" or \"lock\" or \"log\" or \"table\" or \"window\"",
         ),
         ("kind = \"window\"", "window is missing: add window = \"5m\""),
         (

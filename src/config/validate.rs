@@ -56,9 +56,10 @@ pub(super) fn validate(
     let (specs, names) = pools(v, root.pools, &listeners, nameservers);
     let tags = tags(v, root.tags, &names, specs.as_deref());
     let near = near(v, root.near);
+    let observe_all = observe(v, root.observe);
     let rules = rules(v, root.rules, &names, specs.as_deref(), tags.as_ref());
     let Validator { errors, warnings, .. } = validator;
-    match (reload, log, listen, admin, control, specs, tags, near, discovery, rules) {
+    match (reload, log, listen, admin, control, specs, tags, near, observe_all, discovery, rules) {
         (
             Some(reload),
             Some(log),
@@ -68,11 +69,23 @@ pub(super) fn validate(
             Some(pools),
             Some(tags),
             Some(near),
+            Some(observe_all),
             Some(discovery),
             Some(rules),
-        ) if errors.is_empty() => {
-            Ok(Config { reload, log, listen, admin, control, pools, tags, near, discovery, rules, warnings })
-        }
+        ) if errors.is_empty() => Ok(Config {
+            reload,
+            log,
+            listen,
+            admin,
+            control,
+            pools,
+            tags,
+            near,
+            observe_all,
+            discovery,
+            rules,
+            warnings,
+        }),
         _ => Err(ConfigErrors::new(errors)),
     }
 }
@@ -218,6 +231,14 @@ fn tags(
         return None;
     }
     Some(Tags { prefix: prefix?, cache: cache?, pool, replicas })
+}
+
+/// `[observe]`: whether all raw keys are observed.
+fn observe(v: &mut Validator<'_>, section: Section<file::Observe>) -> Option<bool> {
+    let table = v.table("observe", section)?;
+    let at = KeyPath::table("observe".to_owned());
+    v.unknown(&at, &table.rest, keys(file::Observe::KEYS));
+    v.value(&at, "all", &table.all, false, boolean)
 }
 
 /// `[near]`

@@ -12,8 +12,8 @@ use super::sketch::{Added, Sketch};
 pub const MAX_GROUPS: usize = 64;
 /// After this time, what was counted counts half.
 pub const HALF_LIFE: Duration = Duration::from_secs(5);
-/// The weights below which a counter is forgotten, by the index of the [`Measure`]: requests, bytes, misses, seconds.
-const LEAST: [f64; 4] = [0.05, 5.0, 0.05, 0.000_05];
+/// The weights below which a counter is forgotten, by the index of the [`Measure`]: requests, bytes, misses, seconds, builds.
+const LEAST: [f64; Measure::ALL.len()] = [0.05, 5.0, 0.05, 0.000_05, 0.05];
 
 /// By what keys are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,11 +26,14 @@ pub enum Measure {
     Misses,
     /// Time that clients spent on building the value, in seconds.
     Rebuild,
+    /// Builds of an observed key that a guard would have spared.
+    Spared,
 }
 
 impl Measure {
     /// All, in the order of their indices.
-    pub const ALL: [Measure; 4] = [Measure::Requests, Measure::Bytes, Measure::Misses, Measure::Rebuild];
+    pub const ALL: [Measure; 5] =
+        [Measure::Requests, Measure::Bytes, Measure::Misses, Measure::Rebuild, Measure::Spared];
 
     /// Its name in queries.
     pub fn word(self) -> &'static str {
@@ -39,6 +42,7 @@ impl Measure {
             Measure::Bytes => "bytes",
             Measure::Misses => "misses",
             Measure::Rebuild => "rebuild",
+            Measure::Spared => "spared",
         }
     }
 }
@@ -66,7 +70,7 @@ struct Times {
 /// The keys of one rule.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Group {
-    sketches: [Sketch; 4],
+    sketches: [Sketch; Measure::ALL.len()],
 }
 
 impl Group {
@@ -124,6 +128,12 @@ impl HotKeys {
             Added::exactly(took.as_secs_f64()),
             shown,
         );
+    }
+
+    /// Counts a build that a guard would have spared.
+    pub fn spared(&mut self, hash: u64, rule: usize, now: Instant, shown: impl Fn() -> Box<[u8]>) {
+        self.decay(now);
+        self.group(rule).sketches[Measure::Spared as usize].add(hash, rule, Added::exactly(1.0), shown);
     }
 
     /// Forgets everything: rules have other indices, or keys are shown differently.

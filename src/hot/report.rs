@@ -28,7 +28,7 @@ pub struct HotKey {
     /// The index of its rule.
     pub rule: usize,
     /// By the index of the [`Measure`]. `None`: too little to be among the heaviest of its rule.
-    pub rates: [Option<Rate>; 4],
+    pub rates: [Option<Rate>; Measure::ALL.len()],
 }
 
 /// An amount per second.
@@ -50,7 +50,7 @@ const DEVIATIONS: f64 = 4.0;
 struct Sum {
     key: HotKey,
     /// By the index of the [`Measure`].
-    variances: [f64; 4],
+    variances: [f64; Measure::ALL.len()],
 }
 
 impl Sum {
@@ -87,8 +87,12 @@ impl HotReport {
                         continue;
                     }
                     let sum = found.entry(hash).or_insert_with(|| Sum {
-                        key: HotKey { key: counter.key.clone(), rule: counter.rule, rates: [None; 4] },
-                        variances: [0.0; 4],
+                        key: HotKey {
+                            key: counter.key.clone(),
+                            rule: counter.rule,
+                            rates: [None; Measure::ALL.len()],
+                        },
+                        variances: [0.0; Measure::ALL.len()],
                     });
                     let rate = sum.key.rates[measure as usize].get_or_insert_default();
                     rate.value += counter.weight / seconds;

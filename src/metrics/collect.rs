@@ -90,6 +90,11 @@ fn by_rule(counts: &Counts, page: &mut Page) {
     let mut near = Series::of(table::NEAR_HITS);
     let mut locks = Series::of(table::LOCKS);
     let mut slow = Series::of(table::SLOW_REQUESTS);
+    let mut observed = Series::of(table::OBSERVED_BUILDS);
+    let mut spared = Series::of(table::OBSERVED_SPARED);
+    let mut observed_time = Series::of(table::OBSERVED_SECONDS);
+    let mut spared_time = Series::of(table::OBSERVED_SPARED_SECONDS);
+    let mut at_once = Series::of(table::OBSERVED_AT_ONCE);
     for (rule, name) in counts.rules.iter().enumerate() {
         for &command in Command::ALL {
             for &outcome in Outcome::ALL {
@@ -117,10 +122,21 @@ fn by_rule(counts: &Counts, page: &mut Page) {
         plain.count(&[name], counts.shared_of_rule(rule, layout::PLAIN));
         near.count(&[name], counts.of_rule(rule, layout::NEAR_HITS));
         slow.count(&[name], counts.of_rule(rule, layout::SLOW));
+        let builds = counts.of_rule(rule, layout::OBSERVED_BUILDS);
+        observed.count(&[name], builds);
+        if builds > 0 {
+            // A rule that has builds has all of these, so that a ratio of two is 0 and not absent.
+            let seconds = |cell| counts.of_rule(rule, cell) as f64 / 1e6;
+            spared.value(&[name], counts.of_rule(rule, layout::OBSERVED_SPARED) as f64);
+            observed_time.value(&[name], seconds(layout::OBSERVED_TIME));
+            spared_time.value(&[name], seconds(layout::OBSERVED_SPARED_TIME));
+            at_once.value(&[name], counts.most_of_rule(rule, layout::OBSERVED_AT_ONCE) as f64);
+        }
         for &end in LockEnd::ALL {
             locks.count(&[name, end.word()], counts.of_rule(rule, layout::lock(end)));
         }
     }
+    page.extend([observed, spared, observed_time, spared_time, at_once]);
     page.extend([
         requests, durations, ages, stale, leases, rebuilds, dropped, waits, plain, slow, near, locks,
     ]);

@@ -89,6 +89,11 @@ impl Counts {
         self.sum(|worker| worker.rules[rule].own.get(cell))
     }
 
+    /// The largest of the workers' values of a cell of a rule's own blocks.
+    pub(super) fn most_of_rule(&self, rule: usize, cell: usize) -> u64 {
+        self.workers.iter().map(|worker| worker.rules[rule].own.get(cell)).max().unwrap_or(0)
+    }
+
     /// The sum over the workers of a cell of a rule's shared blocks.
     pub(super) fn shared_of_rule(&self, rule: usize, cell: usize) -> u64 {
         self.sum(|worker| worker.rules[rule].shared.get(cell))

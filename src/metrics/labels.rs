@@ -325,6 +325,8 @@ label! {
         Outage = "outage",
         /// An `add` was refused: its connection had too many locks.
         Locks = "locks",
+        /// A miss of an observed key was forgotten: too many had not been followed by a store.
+        Observed = "observed",
     }
 }
 

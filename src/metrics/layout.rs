@@ -14,8 +14,8 @@ pub const NO_RULE: usize = usize::MAX;
 // add.
 
 /// Cells of a rule's own block: requests by command and outcome, two histograms, near hits, slow requests, lock ends, stale values by
-/// reason.
-pub(super) const OWN_RULE: usize = SLOW + 1 + LockEnd::ALL.len() + StaleReason::ALL.len();
+/// reason, builds.
+pub(super) const OWN_RULE: usize = OBSERVED + 5;
 /// Cells of a server's block: outcomes, a histogram, in flight, up, connections, shared reads, whether it can guard, whether it is
 /// not healthy, changes of its health, failed attempts to connect, TLS handshakes.
 pub(super) const OWN_SERVER: usize = UpstreamOutcome::ALL.len()
@@ -125,6 +125,16 @@ pub(super) fn stale(why: StaleReason) -> usize {
     SLOW + 1 + LockEnd::ALL.len() + why as usize
 }
 
+const OBSERVED: usize = SLOW + 1 + LockEnd::ALL.len() + StaleReason::ALL.len();
+/// Builds of observed keys, and those of them that a guard would have spared.
+pub(super) const OBSERVED_BUILDS: usize = OBSERVED;
+pub(super) const OBSERVED_SPARED: usize = OBSERVED + 1;
+/// The time that they took, in microseconds.
+pub(super) const OBSERVED_TIME: usize = OBSERVED + 2;
+pub(super) const OBSERVED_SPARED_TIME: usize = OBSERVED + 3;
+/// The most builds of one key that overlapped.
+pub(super) const OBSERVED_AT_ONCE: usize = OBSERVED + 4;
+
 // Cells of a server's block.
 
 pub(super) fn upstream(outcome: UpstreamOutcome) -> usize {
@@ -209,6 +219,8 @@ mod tests {
         assert_full("shared", SHARED_GLOBAL, [LEASES_LIVE, WAITERS, BUMPS, OUTAGE_VALUES, OUTAGE_BYTES]);
         let histograms = (DURATION..DURATION + LATENCY.width()).chain(STALE_AGE..STALE_AGE + AGE.width());
         let stale = StaleReason::ALL.iter().map(|&why| stale(why)).chain([NEAR_HITS, SLOW]);
+        let stale = stale.chain([OBSERVED_BUILDS, OBSERVED_SPARED, OBSERVED_TIME, OBSERVED_SPARED_TIME]);
+        let stale = stale.chain([OBSERVED_AT_ONCE]);
         let of_rule = pairs(request).into_iter().chain(histograms).chain(stale);
         assert_full("rule", OWN_RULE, of_rule.chain(LockEnd::ALL.iter().map(|&end| lock(end))));
         let of_labels = LeaseEnd::ALL.iter().map(|&e| lease(e));

@@ -37,7 +37,7 @@ pub use labels::{
     Outcome, PairedWith, Place, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 pub use layout::NO_RULE;
-pub use registry::{CONTENT_TYPE, Metrics, NextMetrics, RuleTotals};
+pub use registry::{CONTENT_TYPE, Metrics, NextMetrics, ObservedTotals, RuleTotals};
 pub use sample::Sample;
 pub use table::{Family, MetricType, TABLE, markdown};
 pub use totals::{Totals, Usage};

@@ -68,6 +68,23 @@ pub struct RuleTotals {
     pub builds: u64,
     /// Their duration together, in milliseconds.
     pub build_ms: u64,
+    /// What clients have built for observed keys.
+    pub observed: ObservedTotals,
+}
+
+/// What clients have built for the observed keys of a rule, since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ObservedTotals {
+    /// Builds.
+    pub builds: u64,
+    /// Those that a guard would have spared.
+    pub spared: u64,
+    /// The time that the builds took, in microseconds.
+    pub build_micros: u64,
+    /// The time that those took which a guard would have spared.
+    pub spared_micros: u64,
+    /// The most builds of one key that overlapped.
+    pub at_once: u64,
 }
 
 impl Metrics {
@@ -205,6 +222,13 @@ impl Metrics {
                 waits_filled: counts.shared_of_rule(rule, layout::wait(WaitEnd::Filled)),
                 builds: builds(REBUILD.bounds.len() + 1).sum(),
                 build_ms: counts.shared_of_rule(rule, layout::REBUILD_DURATION + REBUILD.bounds.len() + 1),
+                observed: ObservedTotals {
+                    builds: counts.of_rule(rule, layout::OBSERVED_BUILDS),
+                    spared: counts.of_rule(rule, layout::OBSERVED_SPARED),
+                    build_micros: counts.of_rule(rule, layout::OBSERVED_TIME),
+                    spared_micros: counts.of_rule(rule, layout::OBSERVED_SPARED_TIME),
+                    at_once: counts.most_of_rule(rule, layout::OBSERVED_AT_ONCE),
+                },
             }
         };
         counts.rules.iter().enumerate().map(|(rule, name)| totals(rule, name)).collect()

@@ -76,6 +76,16 @@ table! {
         "Guarded values stored without an envelope because they would be too large with it.";
     SLOW_REQUESTS = Counter "kennel_slow_requests_total" ["rule"]
         "Requests that took at least log.slow, including the time in which the client did not read the reply.";
+    OBSERVED_BUILDS = Counter "kennel_observed_builds_total" ["rule"]
+        "Values that clients built for observed keys: a miss, and the set or add that followed it from the same client.";
+    OBSERVED_SPARED = Counter "kennel_observed_spared_builds_total" ["rule"]
+        "Those of them that a guard would have spared: of the builds of one key that overlap, all but one.";
+    OBSERVED_SECONDS = Counter "kennel_observed_build_seconds_total" ["rule"]
+        "Time that these builds took, each from the miss to the store.";
+    OBSERVED_SPARED_SECONDS = Counter "kennel_observed_spared_build_seconds_total" ["rule"]
+        "Time that the builds took which a guard would have spared.";
+    OBSERVED_AT_ONCE = Gauge "kennel_observed_builds_at_once" ["rule"]
+        "The most builds of one observed key that overlapped, since the start.";
     NEAR_HITS = Counter "kennel_near_hits_total" ["rule"]
         "Hits served without a request to a server: from the near cache, or by joining another client's read.";
     NEAR_BYTES = Gauge "kennel_near_bytes" []

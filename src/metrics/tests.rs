@@ -47,6 +47,7 @@ fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
         DropReason::ALL.iter().for_each(|&why| worker.fill_dropped(rule, why));
         worker.value_plain(rule);
         worker.near_hit(rule);
+        worker.observed_build(rule, MS, true, 2);
         worker.slow_request(rule);
     }
     for server in [0, 1] {

@@ -11,10 +11,11 @@ use super::labels::{
 use super::layout::{
     BUMPS, BYTES_READ, BYTES_WRITTEN, CLIENTS, CLIENTS_BINARY, CLIENTS_RECEIVED, CLIENTS_REFUSED,
     CLIENTS_TOTAL, CONNECTIONS, DURATION, GUARDS, IN_FLIGHT, LEASES_LIVE, LOCKS_HELD, NEAR_BYTES, NEAR_HITS,
-    NO_MEMORY, OUTAGE_BYTES, OUTAGE_VALUES, OWN_GLOBAL, OWN_RULE, OWN_SERVER, PLAIN, REBUILD_DURATION,
-    SHARED, SHARED_GLOBAL, SHARED_RULE, SLOW, STALE_AGE, TOO_LARGE, TRACE_DROPPED, TRACE_EVENTS, UNHEALTHY,
-    UP, UPSTREAM_DURATION, WAITERS, answered, authentication, client_mode, connect_failure, dropped,
-    handshake, health_changes, lease, limit, lock, pair, request, stale, tls_session, upstream, wait,
+    NO_MEMORY, OBSERVED_AT_ONCE, OBSERVED_BUILDS, OBSERVED_SPARED, OBSERVED_SPARED_TIME, OBSERVED_TIME,
+    OUTAGE_BYTES, OUTAGE_VALUES, OWN_GLOBAL, OWN_RULE, OWN_SERVER, PLAIN, REBUILD_DURATION, SHARED,
+    SHARED_GLOBAL, SHARED_RULE, SLOW, STALE_AGE, TOO_LARGE, TRACE_DROPPED, TRACE_EVENTS, UNHEALTHY, UP,
+    UPSTREAM_DURATION, WAITERS, answered, authentication, client_mode, connect_failure, dropped, handshake,
+    health_changes, lease, limit, lock, pair, request, stale, tls_session, upstream, wait,
 };
 
 /// One worker's counters under one configuration. Those of the worker itself, and of a rule or server that the next configuration
@@ -88,6 +89,22 @@ impl WorkerMetrics {
         cells.add_exclusive(request(command, outcome), keys);
         cells.observe(&LATENCY, DURATION, took, keys);
         self.own.add_exclusive(answered(command, outcome), keys);
+    }
+
+    /// A client has built the value of an observed key. `spared`: under a guard, it would have waited for another client's build.
+    /// `at_once`: how many builds of the key that overlap have ended so far. Worker's thread only.
+    pub fn observed_build(&self, rule: usize, took: Duration, spared: bool, at_once: u64) {
+        let cells = &self.rule(rule).own;
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        cells.add_exclusive(OBSERVED_BUILDS, 1);
+        cells.add_exclusive(OBSERVED_TIME, micros);
+        if spared {
+            cells.add_exclusive(OBSERVED_SPARED, 1);
+            cells.add_exclusive(OBSERVED_SPARED_TIME, micros);
+        }
+        if at_once > cells.get(OBSERVED_AT_ONCE) {
+            cells.set(OBSERVED_AT_ONCE, at_once);
+        }
     }
 
     /// A request took at least `log.slow`. Worker's thread only.

@@ -13,8 +13,9 @@ pub(super) mod process;
 use super::held_locks::HeldLocks;
 use super::key::GuardedKey;
 use super::pipeline::Proxy;
-use crate::guard::leases::{KnownMiss, Owner};
-use crate::metrics::Limit;
+use crate::guard::leases::{KnownMiss, Owner, PairedMiss};
+use crate::metrics::{Limit, WorkerMetrics};
+use crate::observed::{Build, Builder, Stored};
 use crate::trace::Peer;
 use crate::upstream::pending_replies::PendingReplies;
 use connection_use::ListenerClients;
@@ -43,6 +44,8 @@ pub struct Client {
     membership: OnceCell<Rc<Membership>>,
     /// Whether it has ever missed a guarded key.
     has_missed: Cell<bool>,
+    /// Whether it has ever missed an observed key.
+    has_missed_observed: Cell<bool>,
     /// When this turn of the session first read the clock.
     turn_time: Cell<Option<Instant>>,
     /// Until when it did not take its replies as fast as they came, if that ever happened.
@@ -56,7 +59,8 @@ impl Client {
         pending: Rc<PendingReplies>,
         listener: Arc<ListenerClients>,
     ) -> Client {
-        let (misses, has_missed, turn_time, locks, unread_until) = Default::default();
+        let (misses, has_missed, has_missed_observed) = Default::default();
+        let (turn_time, locks, unread_until) = Default::default();
         let membership = OnceCell::new();
         Client {
             owner,
@@ -67,6 +71,7 @@ impl Client {
             locks,
             membership,
             has_missed,
+            has_missed_observed,
             turn_time,
             unread_until,
         }
@@ -136,6 +141,30 @@ impl Client {
         let (key, policy, now) = (proxy.hash(&key.key), proxy.policy(key.guard), self.seconds(proxy));
         if self.misses.borrow_mut().note(key, policy, now) {
             proxy.metrics.limit_reached(Limit::Misses);
+        }
+    }
+
+    /// As which it misses and stores observed keys.
+    pub(super) fn builder(&self) -> Builder {
+        let Owner { connection, peers } = self.owner;
+        let reads = self.has_missed_observed.get() || self.has_missed();
+        Builder { connection, peers, pooled: self.listener.is_pooled(reads) }
+    }
+
+    /// Records a miss of an observed key.
+    pub(super) fn note_observed_miss(&self) {
+        self.has_missed_observed.set(true);
+    }
+
+    /// Records a store of an observed key: it may tell whether the clients use connection pools.
+    pub(super) fn note_observed_store(&self, stored: &Stored, metrics: &WorkerMetrics) {
+        if self.listener.is_detecting() && self.has_missed_observed.get() {
+            let paired = match stored {
+                Stored::Build(Build { of_other: false, .. }) => PairedMiss::Own,
+                Stored::Build(Build { of_other: true, .. }) | Stored::MissOfOther => PairedMiss::Other,
+                Stored::NoMiss => PairedMiss::None,
+            };
+            self.listener.note(paired, metrics);
         }
     }
 

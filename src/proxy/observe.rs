@@ -13,7 +13,8 @@ use super::client::Client;
 use super::key::{GuardedKey, StructureKey};
 use super::pipeline::Proxy;
 use crate::hot::HotSample;
-use crate::metrics::{Command, LeaseEnd, NO_RULE, Outcome};
+use crate::metrics::{Command, LeaseEnd, Limit, NO_RULE, Outcome};
+use crate::observed::{Build, Stored};
 use crate::trace::{Happened, Marks, Parts, Peer, Sighting, Timing, shown_key};
 
 /// A key that a request reads or writes, as far as it is not known from the call.
@@ -128,6 +129,57 @@ impl Proxy {
         }
         if took >= observer.slow {
             self.log_slow(rule, outcome, &seen, request);
+        }
+    }
+
+    /// Notes the miss of an observed key, or counts what a client has built for one.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn observe_build(
+        &self,
+        rule: usize,
+        outcome: Outcome,
+        seen: &SeenKey<'_>,
+        request: &SeenRequest<'_>,
+    ) {
+        let SeenRequest { client, command, began, .. } = *request;
+        // The key of a tag is no value that clients build.
+        if seen.key.is_empty() || seen.key.starts_with(&self.plan.tag_prefix) {
+            return;
+        }
+        let hash = self.hash(seen.key);
+        let since = |at: Instant| at.saturating_duration_since(self.start);
+        let now = since(client.turn_time());
+        let by = client.builder();
+        match (command, outcome) {
+            (
+                Command::Get | Command::Gets | Command::Gat | Command::Gats | Command::MetaGet,
+                Outcome::Miss | Outcome::MissWon | Outcome::MissHeld,
+            ) => {
+                client.note_observed_miss();
+                if self.builds.missed(hash, by, now) {
+                    self.metrics.limit_reached(Limit::Observed);
+                }
+            }
+            (
+                Command::Set | Command::Add | Command::MetaSet,
+                Outcome::Stored | Outcome::Ok | Outcome::NotStored | Outcome::Exists | Outcome::ServerError,
+            ) => {
+                let stored = self.builds.stored(hash, by, since(began), now);
+                client.note_observed_store(&stored, &self.metrics);
+                if let Stored::Build(Build { took, spared, at_once, .. }) = stored {
+                    self.metrics.observed_build(rule, took, spared, at_once);
+                    let shown = || self.observer.settings.keys.of(seen.key, || hash);
+                    let now = client.turn_time();
+                    self.observer.tap.count_hot(|hot| {
+                        hot.rebuild(hash, rule, took, now, shown);
+                        if spared {
+                            hot.spared(hash, rule, now, shown);
+                        }
+                    });
+                }
+            }
+            _ => {}
         }
     }
 

@@ -28,6 +28,7 @@ use crate::guard::near::Changes;
 use crate::guard::{Now, Policy, TagName};
 use crate::kinds;
 use crate::metrics::{LeaseEnd, NO_RULE, WorkerMetrics};
+use crate::observed::OpenBuilds;
 use crate::random::Random;
 use crate::rule::{Captures, Template};
 use crate::trace::Tap;
@@ -50,6 +51,7 @@ pub struct Proxy {
     pub(super) near: NearCache,
     pub(super) metrics: Arc<WorkerMetrics>,
     pub(super) observer: Observer,
+    pub(super) builds: Arc<OpenBuilds>,
     pub(super) clock: Clock,
     pub(super) start: Instant,
     /// Where the keys of each server are, for each pool that fails over.
@@ -84,6 +86,8 @@ pub struct Shared {
     pub sidecar: u64,
     /// What is shown of requests.
     pub observed: Arc<ObserverSettings>,
+    /// Misses of observed keys.
+    pub builds: Arc<OpenBuilds>,
     /// Hashes keys for what outlives a configuration.
     pub hasher: KeyHasher,
     /// The wall clock.
@@ -168,6 +172,7 @@ impl Proxy {
             near_memory,
             sidecar,
             observed,
+            builds,
             hasher,
             clock,
             start,
@@ -193,6 +198,7 @@ impl Proxy {
             near: NearCache::new(near_memory, changes, may_keep),
             metrics,
             observer,
+            builds,
             clock,
             start,
             views,

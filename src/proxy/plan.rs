@@ -31,6 +31,10 @@ pub struct Plan {
     pub(super) tags_in_key: bool,
     /// Whether the keys of any rule are tables.
     pub(super) has_tables: bool,
+    /// Whether any keys are observed.
+    observes: bool,
+    /// Whether the keys that no rule matches are observed.
+    observes_others: bool,
 }
 
 /// What applies to the keys of one rule.
@@ -43,6 +47,8 @@ pub struct RulePlan {
     pub guard: Option<usize>,
     /// Index of the keys' structure in the plan; `None` for raw and guarded keys.
     pub structure: Option<usize>,
+    /// Whether what clients build for its raw keys is counted.
+    pub observed: bool,
     /// Names of the tags that a change of such a key bumps.
     pub invalidates: Vec<Template>,
 }
@@ -110,6 +116,7 @@ impl Plan {
             tags_in_key: false,
             meta_winner: MetaWinner::Miss,
         });
+        let observes = rule_plans.iter().any(|rule| rule.observed);
         let invalidates = rule_plans.iter().any(|rule: &RulePlan| !rule.invalidates.is_empty());
         Plan {
             rules,
@@ -124,6 +131,19 @@ impl Plan {
             invalidates,
             tags_in_key,
             has_tables,
+            observes,
+            observes_others: false,
         }
+    }
+
+    /// The same, and whether the keys that no rule matches are observed.
+    pub fn observing_others(self, observes_others: bool) -> Plan {
+        Plan { observes: self.observes || observes_others, observes_others, ..self }
+    }
+
+    /// Whether what clients build for the raw keys of this rule is counted.
+    #[inline]
+    pub(super) fn observes(&self, rule: usize) -> bool {
+        self.observes && self.rule_plans.get(rule).map_or(self.observes_others, |plan| plan.observed)
     }
 }

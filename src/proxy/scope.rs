@@ -102,8 +102,17 @@ impl<'a> CallScope<'a> {
     /// Counts the reply to one key. `seen` is called only if somebody wants to know more of it.
     pub(super) fn count<'k>(&self, rule: usize, outcome: Outcome, seen: impl FnOnce() -> SeenKey<'k>) {
         let took = self.took();
-        if self.proxy.observer.is_wanted(outcome, took) {
-            self.proxy.observe(rule, outcome, seen(), &self.request());
+        // A hit begins and ends no build.
+        let is_build = outcome != Outcome::Hit && self.proxy.plan.observes(rule);
+        let is_wanted = self.proxy.observer.is_wanted(outcome, took);
+        if is_wanted | is_build {
+            let (seen, request) = (seen(), self.request());
+            if is_build {
+                self.proxy.observe_build(rule, outcome, &seen, &request);
+            }
+            if is_wanted {
+                self.proxy.observe(rule, outcome, seen, &request);
+            }
         }
         let (last_rule, last_outcome, keys) = self.counted.get();
         if (last_rule, last_outcome) == (rule, outcome) {

@@ -31,7 +31,8 @@ pub struct Filter {
 }
 
 /// The kinds that a rule may have, and that of keys without a rule.
-pub const KINDS: [&str; 9] = ["guarded", "raw", "counter", "window", "log", "list", "table", "lock", "none"];
+pub const KINDS: [&str; 10] =
+    ["guarded", "raw", "counter", "window", "log", "list", "table", "lock", "observe", "none"];
 
 /// The most names that an error lists.
 const MAX_LISTED: usize = 16;

@@ -40,6 +40,7 @@ mod memory;
 mod meta;
 mod near;
 mod observe;
+mod observed;
 mod open_files;
 mod outage;
 mod page;

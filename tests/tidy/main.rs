@@ -27,7 +27,7 @@ const LAYERS: [&[&str]; 6] = [
     &["proxy", "monitor"],
     SIBLINGS,
     &["embedded"],
-    &["protocol", "metrics", "error", "pem", "trace", "hot", "clock", "dns", "random"],
+    &["protocol", "metrics", "error", "pem", "trace", "hot", "observed", "clock", "dns", "random"],
 ];
 /// Modules that do not import each other. Only the proxy uses them together.
 const SIBLINGS: &[&str] = &["rule", "guard", "kinds", "failover", "upstream"];

@@ -297,6 +297,7 @@ function rules(all) {
     { title: "rebuilds", metric: "kennel_leases_total", n: true, of: (r) => count(r.rebuilds) },
     { title: "mean build", metric: "kennel_rebuild_duration_seconds", n: true, of: (r) => seconds(r.build_seconds) },
     { title: "what it saves", metric: "kennel_requests_total, kennel_waits_total, kennel_rebuild_duration_seconds", of: saves },
+    { title: "what a guard would spare", metric: "kennel_observed_builds_total, kennel_observed_spared_builds_total, kennel_observed_spared_build_seconds_total", of: spares },
     { title: "kind", of: (r) => r.kind },
   ];
   return table("Rules, in the order of the configuration", columns, all);
@@ -307,6 +308,14 @@ function saves(r) {
   if (r.served_meanwhile) parts.push(`${count(r.served_meanwhile)} requests served meanwhile`);
   if (r.saved_seconds) parts.push(`${seconds(r.saved_seconds)} of building spared`);
   return parts.join("; ") || "–";
+}
+
+// Of the raw keys that are observed.
+function spares(r) {
+  const o = r.observed;
+  if (!o.builds) return "–";
+  const each = o.builds / (o.builds - o.spared_builds);
+  return `${count(o.spared_builds)} of ${count(o.builds)} builds, ${seconds(o.spared_build_seconds)}; ${each.toFixed(1)} builds per expiry, at most ${o.builds_at_once} at once`;
 }
 
 function about(page) {

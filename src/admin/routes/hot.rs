@@ -1,6 +1,6 @@
 //! `GET /hot`: the hottest keys now, as JSON.
 //!
-//! `by` is requests (the default), bytes, misses or rebuild; `rule` a rule's name, `key` a pattern, `limit` the number of keys.
+//! `by` is requests (the default), bytes, misses, rebuild or spared; `rule` a rule's name, `key` a pattern, `limit` the number of keys.
 
 use hyper::StatusCode;
 use serde::Serialize;
@@ -71,6 +71,7 @@ struct KeyJson<'a> {
     bytes: Option<RateJson>,
     misses: Option<RateJson>,
     rebuild: Option<RateJson>,
+    spared: Option<RateJson>,
 }
 
 #[derive(Serialize)]
@@ -100,14 +101,10 @@ fn page(query: &str, view: &dyn View) -> Result<Vec<u8>, String> {
         view.names().check_rule(rule).map_err(|why| format!("rule={} {why}", shown_key(rule.as_bytes())))?;
     }
     let (HotReport { seconds, counted_one_of, keys }, rules) = view.hot(&wanted);
-    let row = |key: &crate::hot::HotKey| {
-        let rate = |measure: Measure| RateJson::of(key.rates[measure as usize]);
-        (rate(Measure::Requests), rate(Measure::Bytes), rate(Measure::Misses), rate(Measure::Rebuild))
-    };
     let keys = keys.iter().map(|key| {
-        let (requests, bytes, misses, rebuild) = row(key);
+        let [requests, bytes, misses, rebuild, spared] = key.rates.map(RateJson::of);
         let rule = rules.get(key.rule).map_or("none", |rule| rule);
-        KeyJson { key: ShownKey::of(&key.key), rule, requests, bytes, misses, rebuild }
+        KeyJson { key: ShownKey::of(&key.key), rule, requests, bytes, misses, rebuild, spared }
     });
     Ok(json(&HotJson {
         by: wanted.by.word(),
@@ -129,7 +126,7 @@ mod tests {
         let key = Some(Glob::parse(b"blog:*").unwrap());
         assert_eq!(wanted, HotQuery { by: Measure::Misses, rule: Some("pages".into()), key, limit: 7 });
         for (query, expected) in [
-            ("by=size", "by=size must be one of requests, bytes, misses, rebuild"),
+            ("by=size", "by=size must be one of requests, bytes, misses, rebuild, spared"),
             ("limit=0", "limit=0 must be 1 to 1000"),
             ("limit=1001", "limit=1001 must be 1 to 1000"),
             ("sort=x", "sort is no parameter: use by, rule, key or limit"),

@@ -185,6 +185,13 @@ fn rule(rule: &RuleRow) -> Value {
         "served_meanwhile": rule.served_meanwhile,
         "build_seconds": rule.build_seconds,
         "saved_seconds": rule.saved_seconds,
+        "observed": {
+            "builds": rule.observed.builds,
+            "spared_builds": rule.observed.spared,
+            "builds_at_once": rule.observed.at_once,
+            "build_seconds": rule.observed.build_seconds,
+            "spared_build_seconds": rule.observed.spared_seconds,
+        },
     })
 }
 

@@ -23,6 +23,9 @@ pub(super) struct Row {
     bytes: Option<Amount>,
     misses: Option<Amount>,
     rebuild: Option<Amount>,
+    /// Absent in the reply of an earlier version.
+    #[serde(default)]
+    spared: Option<Amount>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
@@ -53,7 +56,7 @@ impl HotPage {
         };
         let error = match self.largest_error(by) {
             error if error < 0.000_05 => String::new(),
-            error => format!(", wrong by at most {} {}", number(by, error), by.word()),
+            error => format!(", wrong by at most {} {}", number(by, error), noun(by)),
         };
         format!("last {:.0} s, per second; {counted}{error}", self.seconds)
     }
@@ -66,6 +69,7 @@ impl Row {
             Measure::Bytes => self.bytes,
             Measure::Misses => self.misses,
             Measure::Rebuild => self.rebuild,
+            Measure::Spared => self.spared,
         }
     }
 
@@ -82,7 +86,13 @@ pub(super) fn head(of: Measure) -> &'static str {
         Measure::Bytes => "bytes/s",
         Measure::Misses => "misses/s",
         Measure::Rebuild => "build ms/s",
+        Measure::Spared => "spared/s",
     }
+}
+
+/// What is counted.
+fn noun(of: Measure) -> &'static str {
+    if of == Measure::Spared { "spared builds" } else { of.word() }
 }
 
 /// An amount with its unit, at most 8 characters.
@@ -95,7 +105,7 @@ fn number(of: Measure, amount: f64) -> String {
             _ => format!("{:.1}GiB", amount / 1_073_741_824.0),
         },
         Measure::Rebuild => decimal(amount * 1000.0),
-        Measure::Requests | Measure::Misses => decimal(amount),
+        Measure::Requests | Measure::Misses | Measure::Spared => decimal(amount),
     }
 }
 
@@ -111,7 +121,8 @@ pub(super) mod tests {
     pub(in crate::cli::top) const JSON: &str = r#"{"by":"requests","seconds":8.5,"half_life_seconds":5.0,"counters":128,
         "counted_one_of":16,"keys":[
         {"key":"blog:1:page:7","rule":"pages","requests":{"per_second":1234.5,"error":0.0},"bytes":{"per_second":2600000.0,"error":0.0},
-         "misses":{"per_second":0.25,"error":0.0},"rebuild":{"per_second":0.031,"error":0.0}},
+         "misses":{"per_second":0.25,"error":0.0},"rebuild":{"per_second":0.031,"error":0.0},
+         "spared":{"per_second":2.5,"error":0.0}},
         {"key":"user:17","rule":"users","requests":{"per_second":99.0,"error":2.5},"bytes":{"per_second":512.0,"error":0.0},
          "misses":null,"rebuild":null},
         {"key":"x\\x00y","key_base64":"eAB5","rule":"none","requests":{"per_second":1.0,"error":0.0},"bytes":null,"misses":null,"rebuild":null}]}"#;

@@ -25,10 +25,10 @@ mod tests {
         let text = table(&HotPage::parse(JSON).unwrap(), Measure::Requests);
         let expected = "\
 by requests; last 8 s, per second; 1 of 16 requests counted, wrong by at most 2.5 requests
-requests/s     bytes/s    misses/s  build ms/s  rule   key
-      1234      2.5MiB         0.2        31.0  pages  blog:1:page:7
-      99.0         512           -           -  users  user:17
-       1.0           -           -           -  none   x\\x00y
+requests/s     bytes/s    misses/s  build ms/s    spared/s  rule   key
+      1234      2.5MiB         0.2        31.0         2.5  pages  blog:1:page:7
+      99.0         512           -           -           -  users  user:17
+       1.0           -           -           -           -  none   x\\x00y
 ";
         assert_eq!(text, expected);
     }

@@ -24,8 +24,10 @@ const POLL: Duration = Duration::from_millis(50);
 const MAX_FILTER: usize = 250;
 /// The width of a column of numbers.
 const NUMBER: u16 = 10;
-/// In a narrower terminal, only the column of numbers is shown by which the keys are sorted.
+/// In a narrower terminal, only the column of numbers is shown by which the keys are sorted; in one that is narrower than the second
+/// width, that of spared builds only if the keys are sorted by it.
 const WIDE: u16 = 70;
+const WIDEST: u16 = 100;
 
 /// What is on the screen.
 struct Screen {
@@ -154,6 +156,7 @@ impl Screen {
             KeyCode::Char('b') => self.by = Measure::Bytes,
             KeyCode::Char('m') => self.by = Measure::Misses,
             KeyCode::Char('t') => self.by = Measure::Rebuild,
+            KeyCode::Char('s') => self.by = Measure::Spared,
             KeyCode::Down | KeyCode::Char('j') => self.first += 1,
             KeyCode::Up | KeyCode::Char('k') => self.first = self.first.saturating_sub(1),
             KeyCode::PageDown => self.first += 10,
@@ -185,9 +188,9 @@ impl Screen {
         let help = if self.is_editing {
             format!("filter: {}_  (Enter: keep, Esc: none)", self.filter)
         } else if self.filter.is_empty() {
-            "r requests  b bytes  m misses  t rebuild time  / filter  p pause  q quit".to_owned()
+            "r requests  b bytes  m misses  t rebuild  s spared  / filter  p pause  q quit".to_owned()
         } else {
-            format!("filter: {}  (Esc: none)  r b m t sort  p pause  q quit", self.filter)
+            format!("filter: {}  (Esc: none)  r b m t s sort  p pause  q quit", self.filter)
         };
         frame.render_widget(Line::styled(help, Style::new().add_modifier(Modifier::REVERSED)), bottom);
     }
@@ -199,7 +202,12 @@ impl Screen {
         // The first line is the head of the table.
         let height = usize::from(area.height.saturating_sub(1)).max(1);
         self.first = self.first.min(rows.len().saturating_sub(height));
-        let measures = if area.width < WIDE { vec![self.by] } else { Measure::ALL.to_vec() };
+        let fits = |of: &Measure| match area.width {
+            ..WIDE => *of == self.by,
+            WIDE..WIDEST => *of != if self.by == Measure::Spared { Measure::Bytes } else { Measure::Spared },
+            _ => true,
+        };
+        let measures: Vec<Measure> = Measure::ALL.into_iter().filter(fits).collect();
         let number = |text: String| Cell::from(format!("{text:>width$}", width = NUMBER.into()));
         let shown = rows.iter().skip(self.first).take(height).map(|row| {
             let amounts = measures.iter().map(|of| number(row.shown(*of)));
@@ -293,7 +301,9 @@ mod tests {
     #[test]
     fn keys_sort_filter_pause_and_quit() {
         let mut test = Test::new(80, 10);
-        for (key, word) in [("b", "bytes"), ("m", "misses"), ("t", "rebuild"), ("r", "requests")] {
+        for (key, word) in
+            [("b", "bytes"), ("m", "misses"), ("t", "rebuild"), ("s", "spared"), ("r", "requests")]
+        {
             test.press(key);
             assert!(test.lines()[0].ends_with(&format!("by {word}")));
         }
