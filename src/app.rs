@@ -159,6 +159,7 @@ impl App {
         let (jobs, mut to_monitor) = mpsc::unbounded_channel();
         let monitors = Monitors::new(jobs, start, lasting.clock.clone());
         let in_force = InForce::new(loaded, listeners, &[], &monitors)?;
+        in_force.mark_rules();
         lasting.metrics.show_failover(Arc::clone(&in_force.status) as Arc<dyn FailoverSource>);
         log::set_level(&in_force.config.log.level);
         let (stop, readiness) = (CancellationToken::new(), Readiness::new());

@@ -21,8 +21,13 @@ use tracing::{error, info, warn};
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match &arguments.command {
-        Some(Command::Check { connect, file }) => return cli::check::run(file, *connect),
+        Some(Command::Check { connect, against, file }) => {
+            return cli::check::run(file, *connect, against.as_deref());
+        }
         Some(Command::Demo) => return cli::demo::run(),
+        Some(Command::Fleet { sidecar, json }) => {
+            return cli::fleet::run(sidecar, *json, arguments.config.as_deref());
+        }
         Some(Command::Health { config, admin }) => {
             return cli::health::run(config.as_deref().or(arguments.config.as_deref()), admin.as_deref());
         }
@@ -31,8 +36,9 @@ fn main() -> ExitCode {
             let config = config.as_deref().or(arguments.config.as_deref());
             return cli::explain::run(&question, config, admin.as_deref());
         }
-        Some(Command::Reload { config, control }) => {
-            return cli::reload::run(config.as_deref().or(arguments.config.as_deref()), control.as_deref());
+        Some(Command::Reload { config, control, dry_run, force }) => {
+            let config = config.as_deref().or(arguments.config.as_deref());
+            return cli::reload::run(config, control.as_deref(), cli::reload::mode(*dry_run, *force));
         }
         Some(Command::Ring { pool, json, old, new }) => {
             return cli::ring::run(old, new, pool.as_deref(), *json);

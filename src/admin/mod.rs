@@ -36,8 +36,8 @@ pub(crate) use server::MAX_OPEN;
 pub use server::run;
 pub use slabs::{ServerSlabs, SlabClass, Slabs, slab_classes};
 pub use view::{
-    ConfigState, ErrorRow, HotQuery, KeysAt, LeaseRow, NotExplained, ObservedRow, Overview, Placements,
-    PoolRow, RuleRow, ServerRow, View,
+    ConfigState, ErrorRow, FleetRules, HotQuery, KeysAt, LeaseRow, NotExplained, ObservedRow, Overview,
+    Placements, PoolRow, RuleRow, ServerRow, View,
 };
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod metrics;
 mod page;
 mod readyz;
 mod reload;
+mod settings;
 mod slabs;
 mod trace;
 
@@ -40,6 +41,7 @@ const ROUTES: &[Route] = &[
     metrics::ROUTE,
     healthz::ROUTE,
     readyz::ROUTE,
+    settings::ROUTE,
     explain::ROUTE,
     hot::ROUTE,
     trace::ROUTE,

@@ -19,6 +19,7 @@ use crate::handshake::Requirements;
 use crate::hot::HotReport;
 use crate::listener::ListenAddress;
 use crate::proxy::Explanation;
+use crate::takeover::ReloadMode;
 use crate::trace::{Filter, Names, Taps, Watcher};
 
 struct Fixed(Arc<Taps>);
@@ -87,7 +88,11 @@ impl View for Fixed {
         vec![LeaseRow { key: (*b"k:\xff").into(), held_ms: 1_500, waiters: 2 }]
     }
 
-    fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {
+    fn written(&self) -> Arc<str> {
+        "[pools]\n".into()
+    }
+
+    fn reload(&self, _mode: ReloadMode) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {
         Box::pin(async { Err("k.toml: line 3: wrong\n".to_owned()) })
     }
 }

@@ -10,6 +10,7 @@ use super::slabs::Slabs;
 use crate::hot::{HotReport, Measure};
 use crate::metrics::DiscoveredPool;
 use crate::proxy::Explanation;
+use crate::takeover::ReloadMode;
 use crate::trace::{Filter, Glob, Names, Watcher};
 
 /// The source of the admin server's replies. Each method is called for every request, on the thread that serves it, and must not
@@ -43,8 +44,10 @@ pub trait View: Send + Sync + 'static {
     fn errors(&self) -> Vec<ErrorRow>;
     /// The leases that clients of this sidecar hold, those granted first, `limit` at most.
     fn leases(&self, limit: usize) -> Vec<LeaseRow>;
-    /// Reads the configuration again and takes it. Returns what has changed, or why nothing has, as lines of text.
-    fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
+    /// The settings in force as a configuration file.
+    fn written(&self) -> Arc<str>;
+    /// Reads the configuration again and takes it, in this way. Returns what has changed, or why nothing has, as lines of text.
+    fn reload(&self, mode: ReloadMode) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
 }
 
 /// Why a key was not explained.
@@ -78,8 +81,10 @@ pub struct ConfigState {
     pub hash: String,
     /// When it was read, in milliseconds of Unix time.
     pub read_ms: u64,
-    /// The mistakes of a later version, which was refused; empty if there is none.
+    /// The mistakes of a later version, which was refused, or what it would lose; empty if there is none.
     pub errors: Vec<String>,
+    /// Whether it was refused because of what it would lose.
+    pub would_lose: bool,
     /// Each setting that the file or the environment gives, and its value.
     pub set: Vec<(String, String)>,
 }
@@ -110,6 +115,19 @@ pub struct PoolRow {
     pub servers: Vec<ServerRow>,
     /// How the fleet places its keys; `None` if all its servers are embedded.
     pub placements: Option<Placements>,
+    /// The fingerprint of the rules of this sidecar, and the rules in use in the fleet; `None` as above.
+    pub rules: Option<(String, Vec<FleetRules>)>,
+}
+
+/// Rules that sidecars of the fleet have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FleetRules {
+    /// Their fingerprint.
+    pub fingerprint: String,
+    /// The version of Kennel.
+    pub version: String,
+    /// When the first mark of these was left, in milliseconds of Unix time.
+    pub since_ms: u64,
 }
 
 /// How the sidecars of a fleet place the keys of a pool.

@@ -18,9 +18,9 @@ use super::handing_over::{self, hand_over};
 use super::service::Service;
 use super::view::{AskedBy, ReloadRequest};
 use crate::clock::unix_ms;
-use crate::config::{self, ConfigErrors, Loaded, Reload};
+use crate::config::{self, Changes, ConfigErrors, Effect, Loaded, Reload};
 use crate::discovery::{self, Change, Discovery};
-use crate::takeover::Channel;
+use crate::takeover::{Channel, ReloadMode};
 
 /// How often the files are looked at with `reload = "watch"`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -177,11 +177,17 @@ pub async fn control(
                 info!("asked on the control socket: reading the configuration");
             }
         }
-        watched.remember();
+        let mode = match &trigger {
+            Trigger::Requested(request) => request.mode,
+            Trigger::Hangup | Trigger::Changed => ReloadMode::Careful,
+        };
+        if mode != ReloadMode::DryRun {
+            watched.remember();
+        }
         service.notifier.reloading();
         let result = tokio::select! {
             () = signals.stop.received() => break,
-            result = reload(app, source, &mut discovery) => result,
+            result = reload(app, source, &mut discovery, mode) => result,
         };
         app.follow_control();
         service.ready(app);
@@ -256,48 +262,100 @@ async fn change_servers(app: &mut App, discovery: &mut Discovery, change: Change
     }
 }
 
+/// Why a configuration is not taken.
+enum Refused {
+    /// It has mistakes, or something that it needs is missing.
+    Mistakes(Vec<String>),
+    /// It would lose this.
+    Losses(Vec<String>),
+}
+
 /// Reads the configuration again and takes it. Returns what has changed, or why nothing has, as lines.
-async fn reload(app: &mut App, source: &Source, discovery: &mut Discovery) -> Result<String, String> {
+async fn reload(
+    app: &mut App,
+    source: &Source,
+    discovery: &mut Discovery,
+    mode: ReloadMode,
+) -> Result<String, String> {
+    let lines = |lines: &[String]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
     if source.is_built_in() {
         let why = "there is no configuration file: the sidecar was started without --config";
         warn!("{why}");
         return Err(format!("{why}\n"));
     }
     let read = source.read().map_err(|errors| errors.lines().to_vec());
+    if mode == ReloadMode::DryRun {
+        let next = match read {
+            Ok(loaded) => discovery.next(loaded).await,
+            Err(errors) => Err(errors),
+        };
+        let changes = differences(app, &next.map_err(|errors| lines(&errors))?);
+        return if changes.lose_something() { Err(changes.report()) } else { Ok(changes.report()) };
+    }
     let switched = match read {
         Ok(loaded) => {
             loaded.config.warnings.iter().for_each(|warning| warn!("{warning}"));
-            take(app, loaded, discovery).await
+            take(app, loaded, discovery, mode).await
         }
-        Err(errors) => Err(errors),
+        Err(errors) => Err(Refused::Mistakes(errors)),
     };
     app.metrics().config_read(switched.is_ok(), unix_ms());
-    match switched {
+    let (errors, would_lose) = match switched {
         Ok(changes) => {
             changes.iter().for_each(|change| info!("configuration: {change}"));
             let (hash, changed) = (app.in_force.hash(), changes.len());
             info!(hash, changed, "the configuration is in force");
-            let lines = changes.iter().map(|change| format!("{change}\n")).collect::<String>();
-            Ok(if lines.is_empty() { "nothing has changed\n".to_owned() } else { lines })
+            return Ok(if changes.is_empty() { "nothing has changed\n".to_owned() } else { lines(&changes) });
         }
-        Err(errors) => {
-            errors.iter().for_each(|mistake| error!("configuration: {mistake}"));
-            let hash = app.in_force.hash();
-            error!(hash, "the configuration is refused; the one before remains in force");
-            let lines = errors.iter().map(|mistake| format!("{mistake}\n")).collect();
-            app.view.show_errors(errors);
-            Err(lines)
-        }
-    }
+        Err(Refused::Mistakes(errors)) => (errors, false),
+        Err(Refused::Losses(losses)) => (losses, true),
+    };
+    errors.iter().for_each(|mistake| error!("configuration: {mistake}"));
+    let hash = app.in_force.hash();
+    error!(hash, "the configuration is refused; the one before remains in force");
+    let all = lines(&errors);
+    app.view.show_errors(errors, would_lose);
+    Err(all)
 }
 
 /// Takes a configuration, with the servers that its entries stand for.
-async fn take(app: &mut App, loaded: Loaded, discovery: &mut Discovery) -> Result<Vec<String>, Vec<String>> {
-    let next = discovery.next(loaded).await?;
-    let changes = app.switch_to(next.in_force()).await.map_err(|error| vec![error.to_string()])?;
+async fn take(
+    app: &mut App,
+    loaded: Loaded,
+    discovery: &mut Discovery,
+    mode: ReloadMode,
+) -> Result<Vec<String>, Refused> {
+    let next = discovery.next(loaded).await.map_err(Refused::Mistakes)?;
+    let changes = differences(app, &next);
+    if mode != ReloadMode::Force && changes.lose_something() {
+        let mut losses = changes.losses();
+        losses.push(
+            "nothing has changed: kennel reload --dry-run tells everything that would, kennel reload --force loses what is named here"
+                .to_owned(),
+        );
+        return Err(Refused::Losses(losses));
+    }
+    let forced = changes.all().iter().filter(|change| change.effect == Effect::Loses);
+    forced.for_each(|change| warn!("forced: {}", change.text));
+    let switched = app.switch_to(next.in_force()).await;
+    let changes = switched.map_err(|error| Refused::Mistakes(vec![error.to_string()]))?;
     *discovery = next;
     discovery::watch_names(discovery.written());
     Ok(changes)
+}
+
+/// What the next configuration would change.
+fn differences(app: &App, next: &Discovery) -> Changes {
+    let (mut old, new) = (app.in_force.loaded(), next.in_force());
+    // Of a pool whose servers have not been found, nothing was invalidated.
+    for pool in
+        old.config.pools.iter_mut().filter(|pool| pool.servers.iter().all(|server| server.lookup().is_some()))
+    {
+        if let Some(after) = new.config.pools.iter().find(|after| after.name == pool.name) {
+            (pool.servers, pool.other) = (after.servers.clone(), after.other.clone());
+        }
+    }
+    Changes::between(&old, &new)
 }
 
 /// The files of the configuration, with `reload = "watch"`.

@@ -104,8 +104,8 @@ async fn converse(channel: Channel, adopter: Arc<Adopter>, requests: ControlRequ
             }
         }
         Ok(Received { message: Message::Deliver, .. }) => receive_clients(channel, process, adopter).await,
-        Ok(Received { message: Message::Reload, .. }) => {
-            let reply = match request_reload(&requests.reloads, AskedBy::ControlSocket).await {
+        Ok(Received { message: Message::Reload(mode), .. }) => {
+            let reply = match request_reload(&requests.reloads, AskedBy::ControlSocket, mode).await {
                 Ok(changes) => Message::Reloaded(cut(changes)),
                 Err(mistakes) => Message::Refused(cut(mistakes)),
             };

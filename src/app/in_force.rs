@@ -13,7 +13,7 @@ use super::plan;
 use super::view::Shown;
 use crate::admin::ConfigState;
 use crate::clock::{Clock, unix_ms};
-use crate::config::{Config, KeyValues, Loaded, Rule, RuleKind};
+use crate::config::{Config, KeyValues, Loaded, ReadFiles, Rule, RuleKind};
 use crate::failover::Views;
 use crate::listener::{self, BoundListeners};
 use crate::metrics::ConfigInfo;
@@ -37,6 +37,10 @@ pub(super) struct Monitors {
 pub(super) struct InForce {
     pub(super) config: Arc<Config>,
     key_values: KeyValues,
+    /// The settings as a file.
+    written: Arc<str>,
+    /// The files that it names, as they were read.
+    files: ReadFiles,
     pub(super) pools: Vec<RunningPool>,
     pub(super) listeners: BoundListeners,
     pub(super) status: Arc<Status>,
@@ -117,7 +121,7 @@ impl InForce {
         former: &[RunningPool],
         monitors: &Monitors,
     ) -> Result<InForce, StartError> {
-        let Loaded { config, key_values } = loaded;
+        let Loaded { config, key_values, written, files } = loaded;
         let pool = |spec: &PoolSpec| RunningPool::new(spec, former, monitors);
         let pools = config.pools.iter().map(pool).collect::<Result<Vec<_>, StartError>>()?;
         let published = |running: &RunningPool| running.monitor.clone().map(|monitor| monitor.published);
@@ -125,7 +129,18 @@ impl InForce {
         let servers = config.pools.iter().map(|spec| spec.all_servers().count());
         let status = Status::new(monitors.start, servers.zip(published.iter().map(Option::as_ref)));
         let (observed, status) = (Arc::new(plan::observed(&config)), Arc::new(status));
-        Ok(InForce { config: Arc::new(config), key_values, pools, listeners, status, observed })
+        let config = Arc::new(config);
+        Ok(InForce { config, key_values, written, files, pools, listeners, status, observed })
+    }
+
+    /// What it was made of.
+    pub(super) fn loaded(&self) -> Loaded {
+        Loaded {
+            config: (*self.config).clone(),
+            key_values: self.key_values.clone(),
+            written: Arc::clone(&self.written),
+            files: self.files.clone(),
+        }
     }
 
     /// The hash of its settings.
@@ -147,9 +162,10 @@ impl InForce {
         ConfigInfo { hash: self.hash(), certificates, structures }
     }
 
-    /// What differs in the next configuration, one line for each key, and what takes effect only in the next process.
+    /// What differs in the next configuration, one line for each key and each file, and what takes effect only in the next process.
     pub(super) fn changes(&self, next: &InForce) -> Vec<String> {
         let mut changes = self.key_values.changes(&next.key_values);
+        changes.extend(self.files.changes(&next.files));
         if self.config.listen.workers != next.config.listen.workers {
             changes.push("listen.workers takes effect when the process is started again".to_owned());
         }
@@ -162,9 +178,15 @@ impl InForce {
         fails_over.filter_map(|pool| Some(pool.monitor.as_ref()?.known.clone())).collect()
     }
 
-    /// Changes what the former configuration uses too: the time limits of servers, their certificates and passwords, and the
-    /// permissions of Unix sockets.
+    /// Has the marks in the pools tell of its rules.
+    pub(super) fn mark_rules(&self) {
+        self.status.set_rules(self.config.rules_fingerprint());
+    }
+
+    /// Changes what the former configuration uses too: the rules that the marks tell of, the time limits of servers, their certificates
+    /// and passwords, and the permissions of Unix sockets.
     pub(super) fn apply_to_shared(&self) {
+        self.mark_rules();
         for RunningPool { spec, security, pool, .. } in &self.pools {
             pool.apply_limits(spec);
             if let Err(error) = pool.apply_security(security) {
@@ -184,7 +206,7 @@ impl InForce {
         let (config, status) = (Arc::clone(&self.config), Arc::clone(&self.status));
         let state = ConfigState { hash: self.hash(), set: self.key_values.shown(), ..state };
         let (observed, spread) = (Arc::clone(&self.observed), OnceLock::new());
-        Shown { config, pools, status, state, observed, spread }
+        Shown { config, written: Arc::clone(&self.written), pools, status, state, observed, spread }
     }
 }
 

@@ -13,18 +13,20 @@ use super::asks::Asks;
 use super::lasting::Lasting;
 use super::slabs::AskedSlabs;
 use crate::admin::{
-    self, ConfigState, ErrorRow, History, HistoryPage, HotQuery, KeysAt, LeaseRow, NotExplained, ObservedRow,
-    Overview, Placements, PoolRow, RuleRow, ServerRow, Slabs,
+    self, ConfigState, ErrorRow, FleetRules, History, HistoryPage, HotQuery, KeysAt, LeaseRow, NotExplained,
+    ObservedRow, Overview, Placements, PoolRow, RuleRow, ServerRow, Slabs,
 };
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::failover::View;
+use crate::failover::rule_marks::RulesInUse;
 use crate::guard::leases::LiveLease;
 use crate::hot::HotReport;
 use crate::log::{self, RecentError};
 use crate::metrics::{DiscoveredEntry, Metrics, ObservedTotals};
 use crate::monitor::Status;
 use crate::proxy::{Explanation, KeyHasher, LeaseTable, ObserverSettings};
+use crate::takeover::ReloadMode;
 use crate::trace::{Filter, Names, Taps, Watcher};
 use crate::upstream::pool::SharedPool;
 use crate::upstream::server::Server;
@@ -39,6 +41,7 @@ pub(super) enum AskedBy {
 /// A request to reload.
 pub(super) struct ReloadRequest {
     pub(super) by: AskedBy,
+    pub(super) mode: ReloadMode,
     /// Who asks receives its result: what has changed, or why nothing has.
     pub(super) result: oneshot::Sender<Result<String, String>>,
 }
@@ -47,10 +50,11 @@ pub(super) struct ReloadRequest {
 pub(super) async fn request_reload(
     reloads: &mpsc::Sender<ReloadRequest>,
     by: AskedBy,
+    mode: ReloadMode,
 ) -> Result<String, String> {
     let (result, received) = oneshot::channel();
     let stopping = || Err("the sidecar is stopping".to_owned());
-    match reloads.send(ReloadRequest { by, result }).await {
+    match reloads.send(ReloadRequest { by, mode, result }).await {
         Ok(()) => received.await.unwrap_or_else(|_| stopping()),
         Err(_) => stopping(),
     }
@@ -75,6 +79,8 @@ pub(super) struct AdminView {
 /// What depends on the configuration.
 pub(super) struct Shown {
     pub(super) config: Arc<Config>,
+    /// Its settings as a file.
+    pub(super) written: Arc<str>,
     pub(super) pools: Vec<Arc<SharedPool>>,
     pub(super) status: Arc<Status>,
     /// The reading of the configuration.
@@ -149,9 +155,10 @@ impl AdminView {
         *self.shown.write().unwrap_or_else(PoisonError::into_inner) = shown;
     }
 
-    /// Shows why the configuration was refused.
-    pub(super) fn show_errors(&self, errors: Vec<String>) {
-        self.shown.write().unwrap_or_else(PoisonError::into_inner).state.errors = errors;
+    /// Shows why the configuration was refused: it has mistakes, or it would lose something.
+    pub(super) fn show_errors(&self, errors: Vec<String>, would_lose: bool) {
+        let mut shown = self.shown.write().unwrap_or_else(PoisonError::into_inner);
+        (shown.state.errors, shown.state.would_lose) = (errors, would_lose);
     }
 
     /// What is shown of the reading of the configuration.
@@ -190,9 +197,20 @@ impl admin::View for AdminView {
             let unknown = status.unknown().iter().map(ToString::to_string).collect();
             Some(Placements { own: status.own().to_string(), unknown })
         };
+        let rules = |pool: usize| {
+            let (own, in_use) = shown.status.pool(pool)?.rules();
+            let hex = |fingerprint: u64| format!("{fingerprint:016x}");
+            let row = |used: RulesInUse| FleetRules {
+                fingerprint: hex(used.mark.fingerprint),
+                version: used.mark.version,
+                since_ms: used.since_ms,
+            };
+            Some((hex(own), in_use.into_iter().map(row).collect()))
+        };
         let pools = shown.config.pools.iter().enumerate().map(|(at, pool)| PoolRow {
             name: pool.name.clone(),
             placements: placements(at),
+            rules: rules(at),
             servers: servers
                 .by_ref()
                 .take(pool.all_servers().count())
@@ -255,8 +273,12 @@ impl admin::View for AdminView {
             let why = found.missing_feature?;
             Some(format!("server {server} of pool {pool} cannot guard keys: {why} (memcached {version})"))
         };
+        let why = match shown.state.would_lose {
+            true => "would lose something (kennel reload --dry-run tells what)",
+            false => "has mistakes",
+        };
         let refused = (!shown.state.errors.is_empty())
-            .then(|| "the configuration file has mistakes; what was read before remains in force".to_owned());
+            .then(|| format!("the configuration file {why}; what was read before remains in force"));
         let unknown = self.metrics.discovery().into_iter().filter(|pool| pool.is_unknown).map(|pool| {
             let entries: Vec<_> =
                 pool.entries.iter().filter(|entry| entry.last_success_ms.is_none()).collect();
@@ -339,8 +361,12 @@ impl admin::View for AdminView {
         self.leases.live(limit).into_iter().map(row).collect()
     }
 
-    fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {
+    fn reload(&self, mode: ReloadMode) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {
         let reloads = self.reloads.clone();
-        Box::pin(async move { request_reload(&reloads, AskedBy::Http).await })
+        Box::pin(async move { request_reload(&reloads, AskedBy::Http, mode).await })
+    }
+
+    fn written(&self) -> Arc<str> {
+        Arc::clone(&self.shown().written)
     }
 }

@@ -45,6 +45,10 @@ pub enum Command {
         /// reached, or cannot guard keys although a rule requires it.
         #[arg(long)]
         connect: bool,
+        /// Also tell in words what it would change: of the configuration of a running sidecar, by the URL of its admin address
+        /// (http://127.0.0.1:9111), or of another file. Exit code 1 if a reload would refuse that, because it would lose something.
+        #[arg(long, value_name = "RUNNING|FILE")]
+        against: Option<String>,
         /// Configuration file (TOML). KENNEL_… variables override its keys.
         file: PathBuf,
     },
@@ -72,6 +76,17 @@ pub enum Command {
         /// The key.
         key: OsString,
     },
+    /// List what the marks in the pools tell of the sidecars of the fleet: placements, rules, versions of Kennel, since when.
+    ///
+    /// Asks a running sidecar of the fleet.
+    Fleet {
+        /// The sidecar.
+        #[command(flatten)]
+        sidecar: Sidecar,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Check whether the sidecar of a configuration is ready. Exit code 0 if it is, otherwise 1.
     Health {
         /// Configuration file of the sidecar (TOML), for admin.listen. KENNEL_… variables override it.
@@ -83,7 +98,8 @@ pub enum Command {
     },
     /// Have the running sidecar read its configuration again, and print what has changed.
     ///
-    /// Asks on its control socket, admin.control. Exit code 0, or 1 if there are mistakes: then nothing has changed.
+    /// Asks on its control socket, admin.control. Exit code 0, or 1 if there are mistakes, or if it would lose something: then nothing has
+    /// changed.
     Reload {
         /// Configuration file of the sidecar (TOML), for admin.control. KENNEL_… variables override it.
         #[arg(long, value_name = "FILE")]
@@ -91,6 +107,12 @@ pub enum Command {
         /// Control socket of the sidecar, instead of that of its configuration.
         #[arg(long, value_name = "PATH")]
         control: Option<PathBuf>,
+        /// Only tell in words what would change. Exit code 1 if a reload would refuse it.
+        #[arg(long)]
+        dry_run: bool,
+        /// Take it even if it loses something, such as invalidations that the servers have acknowledged.
+        #[arg(long, conflicts_with = "dry_run")]
+        force: bool,
     },
     /// Compare the pools of two configurations: print the share of keys that move, from which server to which.
     Ring {

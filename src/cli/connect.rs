@@ -7,7 +7,7 @@ use tokio::runtime;
 use tokio::task::{JoinSet, LocalSet};
 
 use crate::clock::unix_ms;
-use crate::config::{Config, KeyValues, Loaded, RuleKind};
+use crate::config::{Config, Loaded, RuleKind};
 use crate::discovery::{Discovery, several_addresses};
 use crate::random::Random;
 use crate::upstream::capabilities::Capabilities;
@@ -32,8 +32,7 @@ pub(super) fn connect(config: &mut Config) -> io::Result<Found> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let found = LocalSet::new().block_on(&runtime, async {
         config.warnings.extend(several_addresses(config).await);
-        let mut discovery =
-            Discovery::new(Loaded { config: config.clone(), key_values: KeyValues::default() });
+        let mut discovery = Discovery::new(Loaded::of(config.clone()));
         discovery.first().await;
         let mut found = probe_all(&discovery.in_force().config).await?;
         let lines = |lines: Vec<String>| lines.into_iter().map(|line| line + "\n").collect::<String>();

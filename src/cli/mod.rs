@@ -1,6 +1,6 @@
 //! The commands other than running the sidecar, one file each, and the `arguments` of all.
 //!
-//! `check` prints the `description` of a configuration, and `connect` tests its servers. `demo`, `explain`, `health`, `reload`,
+//! `check` prints the `description` of a configuration, and `connect` tests its servers. `demo`, `explain`, `fleet`, `health`, `reload`,
 //! `ring`, `tag`, `top` and `trace` are the commands of these names. `admin_client` asks a running sidecar, `pipeline` the servers.
 
 mod admin_client;
@@ -12,6 +12,7 @@ mod description;
 mod memory;
 mod structures;
 pub mod explain;
+pub mod fleet;
 pub mod health;
 mod pipeline;
 pub mod reload;

@@ -9,7 +9,7 @@ use tokio::runtime;
 
 use crate::config;
 use crate::systemd;
-use crate::takeover::{self, Message};
+use crate::takeover::{self, Message, ReloadMode};
 
 /// How long the sidecar may take. It looks servers up, and waits until no request uses the former configuration.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -17,10 +17,10 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Asks the sidecar at the control socket `control`; without it, that of the configuration file at `path` and the environment. Prints
-/// what has changed to stdout and returns 0, or prints the mistakes to stderr and returns 1.
-pub fn run(path: Option<&Path>, control: Option<&Path>) -> ExitCode {
+/// what has changed, or would, to stdout and returns 0, or prints the mistakes, or what would be lost, to stderr and returns 1.
+pub fn run(path: Option<&Path>, control: Option<&Path>, mode: ReloadMode) -> ExitCode {
     let socket = control.map_or_else(|| configured(path), |control| Ok(control.to_owned()));
-    match socket.and_then(|socket| reload(&socket)) {
+    match socket.and_then(|socket| reload(&socket, mode)) {
         Ok(changes) => {
             // The exit code matters even if stdout is closed.
             let _ = write!(io::stdout(), "{changes}");
@@ -30,6 +30,15 @@ pub fn run(path: Option<&Path>, control: Option<&Path>) -> ExitCode {
             let _ = writeln!(io::stderr(), "kennel reload: {}", why.trim_end());
             ExitCode::FAILURE
         }
+    }
+}
+
+/// How the flags of the command say to read it.
+pub fn mode(dry_run: bool, force: bool) -> ReloadMode {
+    match (dry_run, force) {
+        (true, _) => ReloadMode::DryRun,
+        (false, true) => ReloadMode::Force,
+        (false, false) => ReloadMode::Careful,
     }
 }
 
@@ -47,7 +56,7 @@ fn configured(path: Option<&Path>) -> Result<PathBuf, String> {
     }
 }
 
-fn reload(socket: &Path) -> Result<String, String> {
+fn reload(socket: &Path, mode: ReloadMode) -> Result<String, String> {
     let shown = socket.display();
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| error.to_string())?.block_on(async {
@@ -63,7 +72,7 @@ fn reload(socket: &Path) -> Result<String, String> {
         };
         let channel = takeover::connect(socket).map_err(failed)?;
         let channel = channel.ok_or_else(|| format!("{shown}: no sidecar listens there"))?;
-        channel.send(&Message::Reload, &[], SEND_TIMEOUT).await.map_err(failed)?;
+        channel.send(&Message::Reload(mode), &[], SEND_TIMEOUT).await.map_err(failed)?;
         match channel.receive(TIMEOUT).await.map_err(failed)?.message {
             Message::Reloaded(changes) => Ok(changes),
             Message::Refused(why) => Err(why),
@@ -92,6 +101,10 @@ mod tests {
             }
         }
         std::fs::remove_file(path).unwrap();
-        assert!(reload(Path::new("/nonexistent/c")).unwrap_err().contains("no sidecar listens there"));
+        assert!(
+            reload(Path::new("/nonexistent/c"), ReloadMode::Careful)
+                .unwrap_err()
+                .contains("no sidecar listens there")
+        );
     }
 }

@@ -53,6 +53,35 @@ impl KeyValues {
         lines
     }
 
+    /// The same lines for the keys that are not left out.
+    pub(super) fn changes_but(&self, next: &KeyValues, is_left_out: impl Fn(&str) -> bool) -> Vec<String> {
+        let but = |all: &KeyValues| {
+            let kept = all.0.iter().filter(|(key, _)| !is_left_out(key));
+            KeyValues(kept.map(|(key, value)| (key.clone(), value.clone())).collect())
+        };
+        but(self).changes(&but(next))
+    }
+
+    /// Those of one rule, which is another one of the next configuration by its index: the key within the rule, and the line.
+    pub(super) fn changes_of_rules(
+        &self,
+        (from, next, to): (usize, &KeyValues, usize),
+        is_left_out: impl Fn(&str) -> bool,
+    ) -> Vec<(String, String)> {
+        let (old, new) = (self.of_rule(from), next.of_rule(to));
+        let keys: BTreeSet<_> = old.0.keys().chain(new.0.keys()).filter(|key| !is_left_out(key)).collect();
+        let differing = keys.into_iter().filter(|key| old.0.get(*key) != new.0.get(*key));
+        let line = |key: &String| (key.clone(), format!("{key}: {} → {}", old.show(key), new.show(key)));
+        differing.map(line).collect()
+    }
+
+    fn of_rule(&self, at: usize) -> KeyValues {
+        let prefix = format!("rules[{at}].");
+        let inside =
+            |(key, value): (&String, &String)| Some((key.strip_prefix(&prefix)?.to_owned(), value.clone()));
+        KeyValues(self.0.iter().filter_map(inside).collect())
+    }
+
     fn show(&self, key: &str) -> String {
         match self.0.get(key) {
             None => "not set".to_owned(),

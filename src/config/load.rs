@@ -1,6 +1,7 @@
 //! How a configuration is read: parse the TOML, apply the environment, validate.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use config::{FileFormat, Map, Source, Value};
 use serde::Deserialize;
@@ -11,8 +12,10 @@ use super::file::ConfigFile;
 use super::integers;
 use super::key_values::KeyValues;
 use super::lines::Lines;
+use super::read_files::ReadFiles;
 use super::settings::Config;
 use super::validate::validate;
+use super::written::written;
 use crate::memory_limit;
 
 /// Used when no file is given: an embedded memcached with every key guarded, on memcached's own port.
@@ -32,6 +35,18 @@ pub struct Loaded {
     pub config: Config,
     /// The keys that the file and the environment set.
     pub key_values: KeyValues,
+    /// The same as a file.
+    pub written: Arc<str>,
+    /// The files that it names, as they were read.
+    pub files: ReadFiles,
+}
+
+impl Loaded {
+    /// A configuration of which nothing else is known.
+    pub(crate) fn of(config: Config) -> Loaded {
+        let (key_values, files) = (KeyValues::default(), ReadFiles::default());
+        Loaded { config, key_values, written: "".into(), files }
+    }
 }
 
 /// Reads the file at `path`, or the built-in configuration without one, applies the `KENNEL_…` variables of `env` and validates the
@@ -87,11 +102,12 @@ pub(super) fn read_within(
     };
     let mut overrides = Overrides::apply(env, &mut root);
     overrides.errors.splice(..0, errors);
-    let key_values = KeyValues::of(&root);
+    let (key_values, written) = (KeyValues::of(&root), written(&root).into());
     let raw = ConfigFile::deserialize(Value::new(None, root))
         .map_err(|e| ConfigErrors::new(vec![format!("{file}: {e}")]))?;
     let config = validate(file, memory, Lines::of(&readable), raw, overrides)?;
-    Ok(Loaded { config, key_values })
+    let files = ReadFiles::read(&config.files());
+    Ok(Loaded { config, key_values, written, files })
 }
 
 impl Config {

@@ -7,7 +7,9 @@
 //! ```
 //!
 //! `load` reads the file as it is, without judging it; `integers` finds the numbers that the parser cannot represent, and `lines`
-//! the line of each key. `key_values` tells what differs between two configurations. `file` declares the keys, and `environment`
+//! the line of each key. `key_values` tells which keys differ between two configurations, and `changes` what that means: what would
+//! be lost, and what is built again. `read_files` tells which of the files that they name differ, and `written` makes a file of a
+//! configuration again. `fingerprint` tells whether two processes have the same rules. `file` declares the keys, and `environment`
 //! overrides them. `validate` turns the result into the `settings`. It uses `listen`,
 //! `pools` and `rules` for the larger tables; `kinds` for what only rules of some kinds have. These use the `validator`, which
 //! collects `errors`, and `units` and `addresses`
@@ -18,11 +20,13 @@
 
 mod addresses;
 mod admin;
+mod changes;
 mod discovery;
 mod environment;
 mod errors;
 mod failover;
 mod file;
+mod fingerprint;
 mod health;
 mod integers;
 mod kinds;
@@ -31,6 +35,7 @@ mod lines;
 mod listen;
 mod load;
 mod pools;
+mod read_files;
 mod rules;
 mod security;
 mod settings;
@@ -38,16 +43,19 @@ mod suggestion;
 pub(crate) mod units;
 mod validate;
 mod validator;
+mod written;
 
 use crate::upstream::Address;
 
 pub(crate) use addresses::reaches;
 pub use admin::{AdminAccess, admin_access};
+pub use changes::{Change, Changes, Effect};
 pub use environment::environment;
 pub use errors::ConfigErrors;
 pub(crate) use failover::LEAST_SERVERS;
 pub use key_values::KeyValues;
 pub use load::{Loaded, load, read};
+pub use read_files::ReadFiles;
 pub use settings::{Config, ControlPath, Discovery, Near, Reload, Rule, RuleKind, Tags};
 
 /// The address of a server, `host:port`.

@@ -389,7 +389,7 @@ impl Discovery {
             }
         }
         let config = list::with_pools(&self.written.config, pools);
-        Loaded { config, key_values: self.written.key_values.clone() }
+        Loaded { config, ..self.written.clone() }
     }
 
     fn wakes_at(&self) -> Instant {

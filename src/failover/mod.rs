@@ -8,12 +8,14 @@
 //! - `agreement`: one process's part in the agreement on one server's place
 //! - `views`: the result, as the workers read it
 //! - `placements`: which placements of keys are in use in the fleet
+//! - `rule_marks`: which rules are
 
 mod agreement;
 mod command;
 mod moment;
 pub mod placements;
 mod record;
+pub mod rule_marks;
 mod suspicion;
 mod views;
 

@@ -236,11 +236,13 @@ fn failover(counts: &Counts, page: &mut Page) {
     }
     let mut placements = Series::of(table::POOL_PLACEMENTS);
     let mut unknown = Series::of(table::POOL_PLACEMENTS_UNKNOWN);
+    let mut rules = Series::of(table::POOL_RULES_DIFFER);
     for state in counts.failover.as_ref().map(|source| source.placements()).unwrap_or_default() {
         placements.value(&[&state.pool], state.in_use as f64);
         unknown.value(&[&state.pool], state.unknown as f64);
+        rules.value(&[&state.pool], state.other_rules as f64);
     }
-    page.extend([place, view_valid, unreachable, changes, suspicions, placements, unknown]);
+    page.extend([place, view_valid, unreachable, changes, suspicions, placements, unknown, rules]);
 }
 
 fn discovery(state: &State, page: &mut Page) {

@@ -17,6 +17,8 @@ pub struct PlacementsState {
     pub in_use: usize,
     /// Those of them that are not adjacent to that of this sidecar.
     pub unknown: usize,
+    /// How many sets of rules other sidecars have that differ from each other and from that of this one.
+    pub other_rules: usize,
 }
 
 /// The failover of one server at one moment.

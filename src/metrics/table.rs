@@ -136,6 +136,8 @@ table! {
         "Different configurations of the pool's servers that the sidecars of the fleet use, that of this one included.";
     POOL_PLACEMENTS_UNKNOWN = Gauge "kennel_pool_placements_unknown" ["pool"]
         "Those of them that are not adjacent to that of this sidecar: invalidations are lost between them. Also the end of a change, if this sidecar goes back behind it.";
+    POOL_RULES_DIFFER = Gauge "kennel_pool_rules_differ" ["pool"]
+        "Sets of rules that other sidecars of the pool have and that differ from those of this one; 0 if all have the same.";
     DISCOVERY_SERVERS = Gauge "kennel_discovery_servers" ["pool", "entry"]
         "Servers that an entry of the configuration, such as dns+cache:11211, stands for.";
     DISCOVERY_FAILURES = Counter "kennel_discovery_failures_total" ["pool", "entry"]

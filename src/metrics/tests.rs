@@ -103,7 +103,7 @@ impl FailoverSource for SecondServer {
     }
 
     fn placements(&self) -> Vec<PlacementsState> {
-        vec![PlacementsState { pool: "main".into(), in_use: 3, unknown: 2 }]
+        vec![PlacementsState { pool: "main".into(), in_use: 3, unknown: 2, other_rules: 1 }]
     }
 }
 
@@ -148,8 +148,11 @@ fn a_server_that_fails_over_is_shown_and_one_that_does_not_is_left_out() {
     assert_eq!([of("place", ""), of("view_valid", ""), of("unreachable_here", "")], [1.0; 3]);
     assert_eq!(of("changes_total", ",to=\"standby\""), 3.0);
     assert_eq!((of("changes_total", ",to=\"own\""), of("suspicions_total", "")), (2.0, 4.0));
-    let placements = ["placements", "placements_unknown"];
-    assert_eq!(placements.map(|name| samples[&format!("kennel_pool_{name}{{pool=\"main\"}}")]), [3.0, 2.0]);
+    let placements = ["placements", "placements_unknown", "rules_differ"];
+    assert_eq!(
+        placements.map(|name| samples[&format!("kennel_pool_{name}{{pool=\"main\"}}")]),
+        [3.0, 2.0, 1.0]
+    );
 }
 
 #[test]

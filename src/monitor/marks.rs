@@ -1,5 +1,5 @@
-//! The marks of a pool: which placements of its keys the processes of the fleet use. One task for each server reads the server's
-//! record, and renews the mark of this process in it.
+//! The marks of a pool: which placements of its keys, and which rules, the processes of the fleet use. One task for each server reads the
+//! server's record, and renews the marks of this process in it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,7 +14,9 @@ use super::copies::decode;
 use super::link::{Link, Outgoing};
 use super::pool_status::PoolStatus;
 use super::status::mono;
+use crate::clock::Clock;
 use crate::failover::placements::Placements;
+use crate::failover::rule_marks::{RuleMarks, is_of_rules};
 use crate::failover::{Cas, Operation, Reply, View, Views};
 use crate::random::Random;
 use crate::upstream::server::Server;
@@ -29,11 +31,13 @@ const TTL: u32 = 60;
 /// What the marks on all servers of a pool say together.
 pub(super) struct Marks {
     placements: RefCell<Placements>,
+    rules: RefCell<RuleMarks>,
     /// The key of the record, the same on each server.
     key: String,
     status: Arc<PoolStatus>,
     withheld: Withheld,
     start: Instant,
+    clock: Clock,
 }
 
 /// What is withheld from the workers while a placement is in use that is not adjacent: the views of the pool.
@@ -58,9 +62,16 @@ pub(super) struct Marker {
 impl Marks {
     /// Nothing is known of other processes yet. The record's key depends on the keyspace only: processes that place keys
     /// differently must find each other's marks, on the servers that they share.
-    pub(super) fn new(keyspace: &str, status: Arc<PoolStatus>, withheld: Withheld, start: Instant) -> Marks {
+    pub(super) fn new(
+        keyspace: &str,
+        status: Arc<PoolStatus>,
+        withheld: Withheld,
+        start: Instant,
+        clock: Clock,
+    ) -> Marks {
         let placements = RefCell::new(Placements::new(status.own()));
-        Marks { placements, key: format!("@kennel:marks:{keyspace}"), status, withheld, start }
+        let (key, rules) = (format!("@kennel:marks:{keyspace}"), RefCell::default());
+        Marks { placements, rules, key, status, withheld, start, clock }
     }
 
     /// Whether the guarded keys of the pool are withheld.
@@ -70,7 +81,22 @@ impl Marks {
 
     /// Takes a server's record. Returns what must replace it.
     fn observe(&self, server: usize, record: &[u8], random: u64) -> Option<Vec<u8>> {
-        self.placements.borrow_mut().observe(server, record, mono(self.start), random)
+        let now = mono(self.start);
+        let placements = self.placements.borrow_mut().observe(server, record, now, random);
+        let mut rules = self.rules.borrow_mut();
+        if let Some(own) = self.status.own_rules() {
+            rules.set_own(own, self.clock.now_ms());
+        }
+        let rules = rules.observe(server, record, now, random);
+        if placements.is_none() && rules.is_none() {
+            return None;
+        }
+        let kept = |of_rules: bool| {
+            let text = std::str::from_utf8(record).unwrap_or_default();
+            let lines = text.lines().filter(|line| is_of_rules(line) == of_rules);
+            lines.map(|line| format!("{line}\n")).collect::<String>().into_bytes()
+        };
+        Some([placements.unwrap_or_else(|| kept(false)), rules.unwrap_or_else(|| kept(true))].concat())
     }
 
     fn update(&self) {
@@ -78,6 +104,7 @@ impl Marks {
         let unknown = placements.unknown(now);
         self.withheld.set(!unknown.is_empty());
         self.status.observe(placements.in_use(now).len(), unknown);
+        self.status.observe_rules(self.rules.borrow().in_use(now), self.clock.now_ms());
     }
 }
 
@@ -173,7 +200,8 @@ mod tests {
 
     fn marks(own: u64, views: Option<&Arc<Views>>, are_fixed: bool) -> Marks {
         let status = PoolStatus::new(KEYSPACE.into(), Step::only(own), UnknownPlacement::Miss);
-        Marks::new(KEYSPACE, Arc::new(status), Withheld::new(views.cloned(), 2, are_fixed), Instant::now())
+        let withheld = Withheld::new(views.cloned(), 2, are_fixed);
+        Marks::new(KEYSPACE, Arc::new(status), withheld, Instant::now(), Clock::system())
     }
 
     /// Lets the mark of another process change in the record of the first server.
@@ -194,6 +222,23 @@ mod tests {
         let write = encode("@kennel:marks:main", &Operation::Replace(b"ab\n".to_vec(), cas));
         let expected = &b"ms @kennel:marks:main 3 C7 T60\r\nab\n\r\n"[..];
         assert_eq!((&write.bytes[..], write.cas_epoch), (expected, Some(2)));
+    }
+
+    #[test]
+    fn the_marks_of_rules_stand_beside_those_of_placements_and_neither_drops_the_others() {
+        let own = marks(3, None, false);
+        let record = own.observe(0, b"", 1).unwrap();
+        let count = |record: &[u8]| {
+            let text = std::str::from_utf8(record).unwrap();
+            [true, false].map(|of_rules| text.lines().filter(|line| is_of_rules(line) == of_rules).count())
+        };
+        assert_eq!(count(&record), [0, 1], "the rules are not known yet");
+        own.status.set_rules(7);
+        let record = own.observe(0, &record, 2).unwrap();
+        assert_eq!(count(&record), [1, 1]);
+        let other = marks(4, None, false);
+        other.status.set_rules(8);
+        assert_eq!(count(&other.observe(0, &record, 3).unwrap()), [2, 2]);
     }
 
     #[test]

@@ -1,10 +1,13 @@
-//! What operators see of the placements of a pool's keys: log lines, metrics, `/readyz` and the status page.
+//! What operators see of the placements of a pool's keys, and of the rules of the fleet: log lines, metrics, `/readyz` and the status page.
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracing::{info, warn};
 
 use crate::failover::placements::{Kind, Step};
+use crate::failover::rule_marks::{RuleMark, RulesInUse};
 use crate::metrics::PlacementsState;
 use crate::upstream::UnknownPlacement;
 
@@ -14,6 +17,9 @@ pub struct PoolStatus {
     own: Step,
     policy: UnknownPlacement,
     seen: Mutex<Seen>,
+    /// The fingerprint of the own rules; 0 until they are known.
+    own_rules: AtomicU64,
+    rules: Mutex<SeenRules>,
 }
 
 /// What the marks say.
@@ -23,6 +29,21 @@ struct Seen {
     in_use: usize,
     /// Those of them that are not adjacent.
     unknown: Vec<Step>,
+}
+
+/// What the marks say of rules.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct SeenRules {
+    in_use: Vec<RulesInUse>,
+    /// Since when there have been different ones, and when that was looked at, in ms since 1970; `None` if there are none.
+    differing: Option<(u64, u64)>,
+}
+
+impl SeenRules {
+    /// How many different rules are in use.
+    fn fingerprints(&self) -> usize {
+        self.in_use.iter().map(|used| used.mark.fingerprint).collect::<BTreeSet<_>>().len()
+    }
 }
 
 /// One line of the log.
@@ -35,7 +56,74 @@ enum Change {
 impl PoolStatus {
     /// Only the own step is known.
     pub(super) fn new(pool: String, own: Step, policy: UnknownPlacement) -> PoolStatus {
-        PoolStatus { pool, own, policy, seen: Mutex::new(Seen { in_use: 1, unknown: Vec::new() }) }
+        let seen = Mutex::new(Seen { in_use: 1, unknown: Vec::new() });
+        PoolStatus { pool, own, policy, seen, own_rules: AtomicU64::new(0), rules: Mutex::default() }
+    }
+
+    /// The fingerprint of the rules of this process from now on.
+    pub(super) fn set_rules(&self, fingerprint: u64) {
+        self.own_rules.store(fingerprint, Ordering::Relaxed);
+    }
+
+    /// The mark of its rules; `None` until they are known.
+    pub(super) fn own_rules(&self) -> Option<RuleMark> {
+        let fingerprint = Some(self.own_rules.load(Ordering::Relaxed)).filter(|known| *known != 0)?;
+        Some(RuleMark { fingerprint, version: env!("CARGO_PKG_VERSION").to_owned() })
+    }
+
+    /// The fingerprint of the own rules, and the marks in use.
+    pub fn rules(&self) -> (u64, Vec<RulesInUse>) {
+        (self.own_rules.load(Ordering::Relaxed), self.seen_rules().in_use.clone())
+    }
+
+    /// Notes which rules the marks say are in use, at this time in ms since 1970. Logs when different ones appear, and when they are gone.
+    pub(super) fn observe_rules(&self, in_use: Vec<RulesInUse>, now_ms: u64) {
+        let pool = &self.pool[..];
+        let (before, now) = {
+            let mut seen = self.seen_rules();
+            let before = seen.differing;
+            seen.in_use = in_use;
+            seen.differing = (seen.fingerprints() > 1).then(|| {
+                // The second one to appear made the difference.
+                let first = |fingerprint: u64| {
+                    let same = seen.in_use.iter().filter(move |used| used.mark.fingerprint == fingerprint);
+                    same.map(|used| used.since_ms).min().unwrap_or(now_ms)
+                };
+                let all: BTreeSet<u64> = seen.in_use.iter().map(|used| used.mark.fingerprint).collect();
+                let mut times: Vec<u64> = all.into_iter().map(first).collect();
+                times.sort_unstable();
+                (before.map_or(times[1].min(now_ms), |(since, _)| since), now_ms)
+            });
+            (before, seen.differing)
+        };
+        match (before, now) {
+            (None, Some(_)) => {
+                if let Some(note) = self.rules_note() {
+                    warn!("{note}");
+                }
+            }
+            (Some((since, _)), None) => {
+                let seconds = now_ms.saturating_sub(since) / 1000;
+                info!(pool, "all sidecars have the same rules again, after {seconds} s");
+            }
+            _ => {}
+        }
+    }
+
+    fn rules_note(&self) -> Option<String> {
+        let seen = self.seen_rules();
+        let (since, now) = seen.differing?;
+        Some(format!(
+            "pool {}: sidecars have had different rules for {} s: {} fingerprints, that of this one is {:016x}; kennel fleet lists them",
+            self.pool,
+            now.saturating_sub(since) / 1000,
+            seen.fingerprints(),
+            self.own_rules.load(Ordering::Relaxed)
+        ))
+    }
+
+    fn seen_rules(&self) -> MutexGuard<'_, SeenRules> {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The step of this process.
@@ -56,10 +144,16 @@ impl PoolStatus {
     /// The number of steps in use, and of those that are not adjacent.
     pub(super) fn state(&self) -> PlacementsState {
         let seen = self.seen();
-        PlacementsState { pool: self.pool.clone(), in_use: seen.in_use, unknown: seen.unknown.len() }
+        let other_rules = self.seen_rules().fingerprints().saturating_sub(1);
+        PlacementsState {
+            pool: self.pool.clone(),
+            in_use: seen.in_use,
+            unknown: seen.unknown.len(),
+            other_rules,
+        }
     }
 
-    /// A line for `/readyz` for each step that is not adjacent.
+    /// A line for `/readyz` for each step that is not adjacent, and one for different rules.
     pub(super) fn notes(&self) -> Vec<String> {
         let (pool, own) = (&self.pool, self.own);
         let effect = match self.policy {
@@ -79,7 +173,7 @@ impl PoolStatus {
             }
             _ => format!("pool {pool}: another sidecar uses placement {step}, this one {own}: {effect}"),
         };
-        self.seen().unknown.iter().map(note).collect()
+        self.seen().unknown.iter().map(note).chain(self.rules_note()).collect()
     }
 
     /// Notes what the marks say now, and logs what has changed.
@@ -158,6 +252,31 @@ mod tests {
             assert_eq!(status.notes().len(), unknown.len());
             assert!(!status.withholds());
         }
+    }
+
+    #[test]
+    fn different_rules_are_told_with_how_long_and_how_many() {
+        let status = PoolStatus::new("main".into(), Step::only(3), UnknownPlacement::Warn);
+        status.set_rules(7);
+        let used = |fingerprint, version: &str, since_ms| RulesInUse {
+            mark: RuleMark { fingerprint, version: version.to_owned() },
+            since_ms,
+        };
+        // Another version with the same rules is no difference.
+        status.observe_rules(vec![used(7, "1", 1_000), used(7, "2", 9_000)], 20_000);
+        assert_eq!((status.notes(), status.state().other_rules), (vec![], 0));
+        status.observe_rules(vec![used(7, "1", 1_000), used(8, "2", 9_000)], 20_000);
+        let expected = |seconds, fingerprints| {
+            format!(
+                "pool main: sidecars have had different rules for {seconds} s: {fingerprints} fingerprints, that of this one is \
+                 0000000000000007; kennel fleet lists them"
+            )
+        };
+        assert_eq!((status.notes(), status.state().other_rules), (vec![expected(11, 2)], 1));
+        status.observe_rules(vec![used(7, "1", 1_000), used(8, "2", 9_000), used(9, "2", 30_000)], 39_000);
+        assert_eq!((status.notes(), status.state().other_rules), (vec![expected(30, 3)], 2));
+        status.observe_rules(vec![used(7, "1", 1_000)], 50_000);
+        assert_eq!((status.notes(), status.state().other_rules), (vec![], 0));
     }
 
     #[test]

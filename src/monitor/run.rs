@@ -273,7 +273,7 @@ impl Monitor {
         let status = Arc::clone(pool.placements.as_ref()?);
         let servers = pool.pool.servers().len();
         let withheld = Withheld::new(pool.withheld.clone(), servers, pool.failover.is_none());
-        Some(Rc::new(Marks::new(&pool.keyspace, status, withheld, self.start)))
+        Some(Rc::new(Marks::new(&pool.keyspace, status, withheld, self.start, self.clock.clone())))
     }
 
     fn participants(

@@ -109,6 +109,11 @@ impl Status {
         self.pools.get(pool)?.as_ref()
     }
 
+    /// The rules of this process have this fingerprint from now on.
+    pub fn set_rules(&self, fingerprint: u64) {
+        self.pools.iter().flatten().for_each(|pool| pool.set_rules(fingerprint));
+    }
+
     /// The state of a server; `None` if it does not fail over.
     pub(super) fn server(&self, server: usize) -> Option<&ServerStatus> {
         self.servers.get(server)?.as_deref()

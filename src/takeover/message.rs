@@ -53,9 +53,21 @@ pub enum Message {
     /// The clients of the last message have been taken over.
     Taken,
     /// The first one: the receiver is to read its configuration again. The reply is `Reloaded`, or `Refused` with the mistakes.
-    Reload,
-    /// What has changed.
+    Reload(ReloadMode),
+    /// What has changed, or would.
     Reloaded(String),
+}
+
+/// How a configuration is read again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ReloadMode {
+    /// It is refused if it would lose something.
+    #[default]
+    Careful,
+    /// It is taken all the same.
+    Force,
+    /// It is not taken: what would change is told.
+    DryRun,
 }
 
 /// What one process tells another of a client.
@@ -121,7 +133,9 @@ impl Message {
                 add("clients", clients.iter().flat_map(of_client).collect());
             }
             Message::Taken => add("taken", vec![]),
-            Message::Reload => add("reload", vec![]),
+            Message::Reload(ReloadMode::Careful) => add("reload", vec![]),
+            Message::Reload(ReloadMode::Force) => add("reload", vec!["force".to_owned()]),
+            Message::Reload(ReloadMode::DryRun) => add("reload", vec!["dry-run".to_owned()]),
             Message::Reloaded(changes) => add("reloaded", vec![changes.replace('\0', " ")]),
         }
         fields.join("\0").into_bytes()
@@ -169,7 +183,9 @@ impl Message {
                 Message::Clients(rest.chunks(4).map(client).collect::<Result<_, _>>()?)
             }
             ("taken", []) => Message::Taken,
-            ("reload", []) => Message::Reload,
+            ("reload", []) => Message::Reload(ReloadMode::Careful),
+            ("reload", ["force"]) => Message::Reload(ReloadMode::Force),
+            ("reload", ["dry-run"]) => Message::Reload(ReloadMode::DryRun),
             ("reloaded", [changes]) => Message::Reloaded((*changes).to_owned()),
             _ => return Err(Malformed::Message),
         };
@@ -268,7 +284,9 @@ mod tests {
             ]),
             Message::Clients(vec![full; MAX_CLIENTS]),
             Message::Taken,
-            Message::Reload,
+            Message::Reload(ReloadMode::Careful),
+            Message::Reload(ReloadMode::Force),
+            Message::Reload(ReloadMode::DryRun),
             Message::Reloaded("rules: 2 now\n".to_owned()),
         ]
     }

@@ -25,4 +25,4 @@ mod message;
 
 pub use channel::{Channel, Received};
 pub use control_socket::{ControlSocket, connect};
-pub use message::{MAX_CLIENTS, Malformed, Message, MovedClient, PROTOCOL};
+pub use message::{MAX_CLIENTS, Malformed, Message, MovedClient, PROTOCOL, ReloadMode};

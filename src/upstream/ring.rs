@@ -213,6 +213,11 @@ pub fn placement_id(servers: &[ServerSpec], distribution: Distribution, hash: Ha
     md5_64(format!("{distribution:?} {hash:?} {}", all.join(" ")).as_bytes())
 }
 
+/// A number for a text: the same in every process and version.
+pub fn text_id(text: &str) -> u64 {
+    md5_64(text.as_bytes())
+}
+
 /// A number for the identity of each server on the ring.
 pub fn identity_ids(servers: &[ServerSpec]) -> Vec<u64> {
     servers.iter().enumerate().map(|(index, server)| md5_64(identity(index, server).as_bytes())).collect()

@@ -14,6 +14,7 @@ mod between;
 mod binary;
 mod bounded_pools;
 mod admin_access;
+mod careful_reload;
 mod certificates;
 mod change;
 mod chaos;

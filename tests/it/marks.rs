@@ -36,10 +36,11 @@ fn until_alone(sidecar: &Kennel) -> Duration {
     within(LONG, "the other placement is gone", || placements(sidecar) == [1.0, 0.0])
 }
 
-/// The record of marks on a server.
+/// The marks of placements on a server.
 fn record(server: &Memcached, keyspace: &str) -> String {
     let value = direct(server).get(&format!("@kennel:marks:{keyspace}")).unwrap_or_default();
-    String::from_utf8(value).expect("a record is text")
+    let record = String::from_utf8(value).expect("a record is text");
+    record.lines().filter(|line| !line.starts_with("rules ")).map(|line| format!("{line}\n")).collect()
 }
 
 /// Waits until this server's record, which must have so many marks, has been renewed twice.
@@ -239,4 +240,52 @@ fn a_sidecar_that_goes_back_behind_the_end_of_a_change_says_so() {
         !servers[1..].iter().any(|server| record(server, "main").contains(" ended "))
     });
     assert_eq!(placements(&back)[1], 0.0, "{}", back.log());
+}
+
+#[test]
+fn sidecars_with_other_rules_notice_each_other_and_tell_what_is_where() {
+    let servers = memcacheds(2);
+    let one = Kennel::start(&toml(&servers, ""));
+    let differ = |sidecar: &Kennel| sidecar.metrics().sum("kennel_pool_rules_differ", &["pool=\"main\""]);
+    assert_eq!(differ(&one), 0.0);
+    // The same rules under another name are the same.
+    let same = Kennel::start(&toml(&servers, "").replace("name = \"k\"", "name = \"other\""));
+    let other = Kennel::start(&toml(&servers, "").replace("\"k:{n}\"", "\"k:{n}:*\""));
+    within(LONG, "all notice the other rules", || {
+        [&one, &same, &other].iter().all(|sidecar| differ(sidecar) == 1.0)
+    });
+    assert_eq!(placements(&one), [1.0, 0.0]);
+    let ready = one.http("/readyz");
+    assert!(
+        ready.contains("sidecars have had different rules for") && ready.contains("2 fingerprints"),
+        "{ready}"
+    );
+    assert_eq!(one.log().matches("sidecars have had different rules for").count(), 1, "{}", one.log());
+    let stats = {
+        let mut client = one.client();
+        client.send(b"stats kennel\r\n");
+        String::from_utf8(client.until(b"END\r\n")).expect("text")
+    };
+    assert!(stats.contains("kennel_pool_rules_differ"), "{stats}");
+    let admin = one.admin().to_string();
+    let fleet = std::process::Command::new(env!("CARGO_BIN_EXE_kennel"))
+        .args(["fleet", "--admin", &admin])
+        .output()
+        .expect("run kennel");
+    let fleet = String::from_utf8_lossy(&fleet.stdout).into_owned();
+    assert_eq!(fleet.matches("  rules ").count(), 2, "{fleet}");
+    assert_eq!(
+        fleet.matches(&format!("kennel {}  since 20", env!("CARGO_PKG_VERSION"))).count(),
+        2,
+        "{fleet}"
+    );
+    assert!(fleet.contains("pool main\n") && fleet.contains("as this sidecar"), "{fleet}");
+    assert!(!fleet.contains("k:{n}"), "no pattern and no key: {fleet}");
+    // It is over once all have the same, also by a reload.
+    assert_eq!(other.reload(&toml(&servers, "")).0, 200);
+    within(LONG, "all have the same rules", || {
+        [&one, &same, &other].iter().all(|sidecar| differ(sidecar) == 0.0)
+    });
+    assert!(one.log().contains("all sidecars have the same rules again"), "{}", one.log());
+    assert!(!one.http("/readyz").contains("different rules"));
 }

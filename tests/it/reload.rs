@@ -27,6 +27,13 @@ fn hash(kennel: &Kennel) -> String {
     info[0].clone()
 }
 
+/// Reloads, even if servers change in one step, and returns what has changed.
+fn force(kennel: &Kennel, toml: &str) -> String {
+    let (status, changes) = kennel.force(toml);
+    assert_eq!(status, 200, "{changes}");
+    changes
+}
+
 /// Reloads, and returns what has changed.
 fn reload(kennel: &Kennel, toml: &str) -> String {
     let (status, changes) = kennel.reload(toml);
@@ -264,7 +271,7 @@ fn what_was_built_for_other_tags_or_servers_is_dropped() {
         let mut client = kennel.client();
         keys.iter().for_each(|key| assert_eq!(client.get(key), None));
         let mut pooled = kennel.client();
-        reload(&kennel, next);
+        force(&kennel, next);
         for key in &keys {
             assert_eq!(client.set(key, b"old", 600), "STORED");
             assert_eq!(pooled.get(key), None, "{key} was built for other tags, or another server");
@@ -355,7 +362,7 @@ fn a_server_that_is_removed_is_disconnected_and_the_others_are_not() {
     assert_eq!(client.get("a"), None);
     eventually("all connections are made", || metric(&kennel, "kennel_upstream_connections_total") == 4.0);
     let used = connections(&servers[1])[0];
-    reload(&kennel, &toml(&[all[0].clone(), all[2].clone()]));
+    force(&kennel, &toml(&[all[0].clone(), all[2].clone()]));
     eventually("the new server is connected", || connections(&servers[2])[0] == used);
     within(LONG, "the removed server is disconnected", || connections(&servers[1])[0] <= idle);
     let of = |server: usize| {
@@ -416,7 +423,7 @@ fn under_load_no_request_fails_through_twenty_reloads() {
     let requests = under_load(&kennel, |requests| {
         for n in 1..=20 {
             let before = requests.load(SeqCst);
-            reload(&kennel, &toml(n));
+            force(&kennel, &toml(n));
             within(LONG, "clients go on", || requests.load(SeqCst) > before + 200);
         }
     });

@@ -459,8 +459,17 @@ impl Kennel {
 
     /// Has it read this configuration: the status and body of the reply to `POST /reload`.
     pub(crate) fn reload(&self, toml: &str) -> (u16, String) {
+        self.reload_by("/reload", toml)
+    }
+
+    /// The same, even if the configuration would lose something.
+    pub(crate) fn force(&self, toml: &str) -> (u16, String) {
+        self.reload_by("/reload?force=1", toml)
+    }
+
+    pub(crate) fn reload_by(&self, path: &str, toml: &str) -> (u16, String) {
         self.write_config(toml);
-        let reply = self.ask("POST", "/reload", &format!("Authorization: Bearer {TOKEN}"));
+        let reply = self.ask("POST", path, &format!("Authorization: Bearer {TOKEN}"));
         let status = reply.split(' ').nth(1).and_then(|status| status.parse().ok());
         let body = reply.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         (status.unwrap_or_else(|| panic!("no reply: {reply:?}")), body.to_owned())

@@ -103,6 +103,11 @@ function pools(all) {
     }
     const notes = pool.unknown_placements.map((other) =>
       make("p", { class: "down" }, `Another sidecar places the keys of ${pool.name} by ${other}, which is not adjacent: they miss each other's invalidations`));
+    const rules = pool.rules?.in_use ?? [];
+    if (new Set(rules.map((used) => used.fingerprint)).size > 1) {
+      const list = rules.map((used) => `${used.fingerprint} (Kennel ${used.version}, since ${used.since})`).join(", ");
+      notes.push(make("p", { class: "down" }, `Sidecars of ${pool.name} have different rules: ${list}; that of this one is ${pool.rules.own}. `, make("span", { class: "metric" }, "kennel_pool_rules_differ")));
+    }
     const placement = pool.placement ? make("p", {}, `Placement ${pool.placement}. `, make("span", { class: "metric" }, "kennel_pool_placements")) : null;
     const rows = table(`Servers of pool ${pool.name}; the share is an estimate within about a percent`, columns, pool.servers, "No server is known.");
     return make("div", {}, make("h3", {}, `Pool ${pool.name}`), make("div", { class: "pool" }, ring(pool), rows), placement, ...notes);
@@ -325,7 +330,7 @@ function about(page) {
   $("state").textContent = page.state;
   $("state").className = "badge " + (page.state === "ready" ? "up" : "down");
   document.title = `Kennel: ${page.state}`;
-  const errors = page.config.errors.map((error) => `The configuration file has mistakes and was refused: ${error}`);
+  const errors = page.config.errors.map((error) => `The configuration file was refused: ${error}`);
   const lost = page.pools.flatMap((pool) => pool.servers.filter((s) => s.state === "down" || s.state === "sick").map((s) => `Server ${s.name} of pool ${pool.name} is ${STATES[s.state]}`));
   const problems = [...errors, ...lost, ...page.notes];
   $("problems").hidden = !problems.length;

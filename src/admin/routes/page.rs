@@ -13,7 +13,7 @@ use crate::admin::access::Feature;
 use crate::admin::query::parameters;
 use crate::admin::replies::{JSON, TEXT, reply};
 use crate::admin::shown::{self, ShownKey};
-use crate::admin::view::{ErrorRow, KeysAt, LeaseRow, Overview, PoolRow, RuleRow, ServerRow};
+use crate::admin::view::{ErrorRow, FleetRules, KeysAt, LeaseRow, Overview, PoolRow, RuleRow, ServerRow};
 use crate::clock::utc;
 
 pub(super) const PAGE: Route = file("/", |_| Box::pin(async { page() }));
@@ -146,7 +146,15 @@ fn pool(pool: &PoolRow) -> Value {
         "servers": pool.servers.iter().map(server).collect::<Vec<_>>(),
         "placement": placements.map(|placements| &placements.own),
         "unknown_placements": placements.map_or(&[][..], |placements| &placements.unknown),
+        "rules": pool.rules.as_ref().map(|(own, in_use)| json!({
+            "own": own,
+            "in_use": in_use.iter().map(fleet_rules).collect::<Vec<_>>(),
+        })),
     })
+}
+
+fn fleet_rules(rules: &FleetRules) -> Value {
+    json!({ "fingerprint": rules.fingerprint, "version": rules.version, "since": utc(rules.since_ms) })
 }
 
 fn server(server: &ServerRow) -> Value {
@@ -216,6 +224,8 @@ mod tests {
         let down = ServerRow { up: Some(false), keys: Some(KeysAt::Unknown), ..up.clone() };
         let servers = vec![up, sick, down, ServerRow::default()];
         let placements = Some(Placements { own: "0a".to_owned(), unknown: vec!["0b".to_owned()] });
+        let used = FleetRules { fingerprint: "0c".to_owned(), version: "1".to_owned(), since_ms: 0 };
+        let rules = Some(("0c".to_owned(), vec![used]));
         let entry =
             DiscoveredEntry { entry: "dns+b:1".to_owned(), last_success_ms: Some(0), ..Default::default() };
         let all = Overview {
@@ -225,7 +235,7 @@ mod tests {
                 errors: vec!["line 3".to_owned()],
                 ..ConfigState::default()
             },
-            pools: vec![PoolRow { name: "main".to_owned(), servers, placements }],
+            pools: vec![PoolRow { name: "main".to_owned(), servers, placements, rules }],
             rules: vec![RuleRow { name: "r".to_owned(), hits: 7, ..RuleRow::default() }],
             discovery: vec![DiscoveredPool { entries: vec![entry], step: 2, ..DiscoveredPool::default() }],
             ..Overview::default()
@@ -240,6 +250,12 @@ mod tests {
         assert_eq!(page["config"]["set"], json!([{ "key": "log.level", "value": "debug" }]));
         assert_eq!((&page["config"]["errors"][0], &page["notes"][0]), (&json!("line 3"), &json!("a note")));
         assert_eq!(page["pools"][0]["unknown_placements"], json!(["0b"]));
+        let rules = &page["pools"][0]["rules"];
+        assert_eq!((&rules["own"], &rules["in_use"][0]["version"]), (&json!("0c"), &json!("1")));
+        assert!(
+            rules["in_use"][0]["since"].as_str().is_some_and(|since| since.starts_with("1970")),
+            "{rules}"
+        );
         assert_eq!(
             (&page["rules"][0]["hits"], &page["rules"][0]["build_seconds"]),
             (&json!(7), &Value::Null)
