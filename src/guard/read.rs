@@ -340,8 +340,8 @@ impl Read {
         }
     }
 
-    /// Stores the lock over its CAS. It holds nobody, or its holder has had `cold_wait`, or builds with outdated versions or under another fence: then
-    /// its value will be stale at once, so waiting for it is pointless.
+    /// Stores the lock over its CAS. It holds nobody, or its holder has had `cold_wait`, or builds with outdated versions or
+    /// under another fence: then its value will be stale at once, so waiting for it is pointless.
     fn take_over(&mut self, claim: Claim, lock: Cas, inputs: &Inputs<'_>) -> Step<ReadEnd> {
         let command = take_lock(StoreMode::Set, Some(lock), &claim.versions, inputs);
         self.state = State::TakingOver(claim);

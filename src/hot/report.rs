@@ -36,8 +36,8 @@ pub struct HotKey {
 pub struct Rate {
     /// The estimate.
     pub value: f64,
-    /// By how much the true amount differs at most: because the sketch has few counters, and, but for one case in a hundred, because requests
-    /// are sampled.
+    /// By how much the true amount differs at most: because the sketch has few counters, and, but for one case in a hundred,
+    /// because requests are sampled.
     pub error: f64,
 }
 

@@ -30,8 +30,8 @@ impl Cursor {
         parts.and_then(|parts| parts.get(part)).copied().unwrap_or(0)
     }
 
-    /// As text: the first slot, and behind each '_' a slot's numbers of bytes, separated by '.', all in base 36. Only that of the beginning,
-    /// `0`, has no '_', so that a word is not taken for a cursor.
+    /// As text: the first slot, and behind each '_' a slot's numbers of bytes, separated by '.', all in base 36. Only that of
+    /// the beginning, `0`, has no '_', so that a word is not taken for a cursor.
     pub(super) fn text(&self) -> String {
         let mut text = base36(self.first);
         if self.seen.is_empty() && self.first > 0 {
