@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::memory::Memory;
 use super::structures;
+use super::unprotected::Unprotected;
 use crate::admin::AdminSpec;
 use crate::config::units::{show_duration, show_size};
 use crate::config::{Config, Discovery, Rule, RuleKind};
@@ -51,6 +52,7 @@ impl fmt::Display for Description<'_> {
             write_rule(f, i, rule, &config.pools[rule.pool].name)?;
         }
         f.write_str("  all other keys: raw, in pool main\n")?;
+        write!(f, "{}", Unprotected(config))?;
         for (i, warning) in config.warnings.iter().enumerate() {
             writeln!(f, "{}warning: {warning}", if i == 0 { "\n" } else { "" })?;
         }
@@ -482,6 +484,7 @@ mod tests {
             "stale after 1h at the latest",
             "meta clients: the winner receives the old value with W",
             "all other keys: raw, in pool main",
+            "Without protection in pool main: rule sessions (raw), keys that match no rule (raw).",
             "warning: rules[2] \"late\" never applies: rules[0] \"sessions\"",
         ] {
             let at = rest.find(part).unwrap_or_else(|| panic!("{part:?} does not follow in:\n{text}"));

@@ -11,6 +11,7 @@ pub mod demo;
 mod description;
 mod memory;
 mod structures;
+mod unprotected;
 pub mod explain;
 pub mod fleet;
 pub mod health;

@@ -12,6 +12,7 @@
 //! - `command`: what is sent to servers and what they reply
 //! - `machine`: the interface of the state machines; `retry`: how often they repeat a lost race
 //! - `stub`, `tag_version`: what the flags of a stub and the item of a tag mean
+//! - `raw_view`: what a client of a raw key is shown of all this
 //! - `tags`, `bump`: reads, creates and increments the versions of tags
 //! - `freshness`: whether an item may be served
 //! - [`leases`]: which operations of this process share a key: leases, misses, waiting readers
@@ -30,6 +31,7 @@ mod machine;
 mod retry;
 mod stub;
 mod tag_version;
+mod raw_view;
 mod tags;
 mod bump;
 mod freshness;
@@ -68,6 +70,7 @@ pub use machine::{Event, Machine, Step, Wait};
 pub use modify::{Change, Count, Counted, Modify, ModifyEnd};
 pub use new_value::NewValue;
 pub use policy::{OnInvalidate, Policy};
+pub use raw_view::{RawView, is_stub, longest_stub, may_be_stub};
 pub use read::{Read, ReadEnd, ReadOptions};
 pub use set::{Set, SetEnd};
 pub use stub::StubId;

@@ -124,6 +124,16 @@ pub(super) fn turn_in_place(id: Option<StubId>) -> u8 {
     if id.is_some() { TURN_IN_PLACE } else { 0 }
 }
 
+/// Whether these are the flags of a stub that a sidecar has stored, and hardly those of a client's empty value.
+pub(super) fn has_stub_flags(flags: u32) -> bool {
+    flags & RENEWED != 0 && flags != RENEWED && flags != u32::MAX
+}
+
+/// Whether these are the flags of a free stub.
+pub(super) fn is_free(flags: u32) -> bool {
+    has_stub_flags(flags) && flags & FREE != 0
+}
+
 fn store(flags: u32, cas: Option<Cas>, seconds: u32) -> ServerCommand {
     let (mode, value, exptime) = (StoreMode::Set, Stored::default(), i64::from(seconds));
     ServerCommand {

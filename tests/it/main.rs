@@ -39,6 +39,7 @@ mod linearizability;
 mod marks;
 mod memory;
 mod meta;
+mod mixed_rules;
 mod near;
 mod observe;
 mod observed;

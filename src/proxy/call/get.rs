@@ -27,9 +27,11 @@ use crate::upstream::pending_replies::ReplyId;
 use crate::upstream::pool::Pool;
 use crate::upstream::{GetKind, each_with_md5};
 
+mod suspects;
 mod write;
 mod write_binary;
 
+use suspects::Written;
 pub(super) use write_binary::BinaryGets;
 
 /// A get in flight.
@@ -55,6 +57,8 @@ pub(super) struct Get {
     part: Option<GetPart>,
     /// `Some` for a binary client.
     pub(super) binary: Option<BinaryGets>,
+    /// The reply, while further commands tell which of its empty values are stubs.
+    written: Option<Box<Written>>,
 }
 
 /// The raw keys requested from one server, usually in one command.
@@ -114,6 +118,7 @@ impl Get {
             won: part.is_some(),
             part,
             binary: None,
+            written: None,
         }
     }
 
@@ -310,6 +315,11 @@ impl Get {
         cx: &mut Context<'_>,
         out: &mut BytesMut,
     ) -> Poll<Option<LargeReply>> {
+        if let Some(mut written) = self.written.take() {
+            let polled = self.poll_written(&mut written, scope, out);
+            self.written = Some(written).filter(|_| polled.is_pending());
+            return polled.map(|()| None);
+        }
         if self.refused.is_some() {
             // Others of its structures have been sent.
             let mut sent = self.structures.iter_mut().filter_map(|read| match read {
@@ -359,8 +369,14 @@ impl Get {
         if self.part.is_some() && !scope.position.first {
             return Poll::Pending;
         }
+        let start = out.len();
         if let Some(binary) = &self.binary {
-            return Poll::Ready(self.write_binary(binary, scope, out));
+            let (large, suspects) = self.write_binary(binary, scope, out);
+            if suspects.is_empty() {
+                return Poll::Ready(large);
+            }
+            self.written = Some(Box::new(Written::new(out, start, suspects)));
+            return Poll::Pending;
         }
         if let ([KeyGet::Guarded(_)], [get], None) = (&self.keys[..], &self.guarded[..], &self.part)
             && let Some(ReadOutcome::Value(hit, _)) = get.outcome()
@@ -368,8 +384,12 @@ impl Get {
             self.put_value_line(out, get, hit);
             return Poll::Ready(write_reply(&hit.payload, b"\r\nEND\r\n", out));
         }
-        self.write(scope, out);
-        Poll::Ready(None)
+        let suspects = self.write(scope, out);
+        if suspects.is_empty() {
+            return Poll::Ready(None);
+        }
+        self.written = Some(Box::new(Written::new(out, start, suspects)));
+        Poll::Pending
     }
 
     /// The reply to a get of which nothing is read.

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::binary;
 use super::encode::{put, put_meta};
+use super::shown::{needs_value, without_value};
 use super::standby::RawPlace;
 use crate::error::Failure;
 use crate::metrics::Outcome;
@@ -28,6 +29,10 @@ use crate::upstream::GetKind;
 use crate::upstream::connection::Connection;
 use crate::upstream::pending_replies::{END, Reply, ReplyId};
 
+mod suspect;
+
+use suspect::Incomplete;
+
 /// A forwarded request. The server's reply goes to the client.
 pub(crate) struct Forward {
     id: ReplyId,
@@ -40,30 +45,35 @@ pub(crate) struct Forward {
     expects: ExpectedReply,
     /// The reply to the same delete in the other placement, while the servers of the pool change.
     elsewhere: Option<ReplyId>,
+    /// The reply to a read, which a further command must complete: `id` is that command's.
+    incomplete: Option<Box<Incomplete>>,
 }
 
 /// What is done with the reply.
 enum ExpectedReply {
     /// Passed on.
     Line,
-    /// The reply to a `get`: a value must have the key.
-    Value,
+    /// The reply to a `get`, or to a `gat` with this exptime: a value must have the key.
+    Value(Option<i64>),
     Meta(Box<ExpectedMetaReply>),
     /// Replaced by this one.
     Replaced(Bytes),
-    /// The reply to a `gets` or `gats`, for a binary client: a value must have the key.
-    BinaryValue(Head),
-    /// The reply to a meta command, for a binary client.
+    /// The reply to a `gets`, or to a `gats` with this exptime, for a binary client: a value must have the key.
+    BinaryValue(Head, Option<i64>),
+    /// The reply to a meta command, for a binary client. `exptime`: that of a read.
     Binary {
         head: Head,
         reads: bool,
+        exptime: Option<i64>,
     },
 }
 
 /// What is done with the reply to a meta command.
 struct ExpectedMetaReply {
-    /// For an `mg`: the reply to a miss.
-    get: Option<SmallVec<[u8; 32]>>,
+    /// For an `mg`: its flags.
+    read: Option<SmallVec<[u8; 32]>>,
+    /// The command was sent with a `v` that the client has not sent.
+    adds_value: bool,
     /// The status words that a quiet command suppresses.
     hides: &'static [&'static [u8]],
 }
@@ -82,8 +92,8 @@ impl Forward {
         let RawPlace { server, limit } = place;
         let kind = limit.map_or(kind, |limit| limit.get(kind));
         let id = proxy.pools[pool].connections()[server].get(&client.pending, key, kind);
-        let (key, expects) = (SmallVec::from_slice(key), ExpectedReply::Value);
-        Forward { id, key, rule, pool, place, stores: 0, expects, elsewhere: None }
+        let (key, expects) = (SmallVec::from_slice(key), ExpectedReply::Value(kind.exptime));
+        Forward { id, key, rule, pool, place, stores: 0, expects, elsewhere: None, incomplete: None }
     }
 
     /// Forwards a command that writes one key, without noreply: the reply is discarded here, so that an unexpected reply of the
@@ -109,7 +119,7 @@ impl Forward {
             elsewhere = Some(connection.send(&client.pending, Shape::Line, delete));
         }
         let (key, expects) = (SmallVec::from_slice(key), ExpectedReply::Line);
-        Forward { id, key, rule, pool, place, stores, expects, elsewhere }
+        Forward { id, key, rule, pool, place, stores, expects, elsewhere, incomplete: None }
     }
 
     /// Forwards a meta command with one key, without `q` for the same reason. Which replies `q` suppresses depends on the
@@ -133,8 +143,12 @@ impl Forward {
         };
         let flags = limit.map(|limit| limit.flags(meta));
         let meta = &Meta { flags: flags.as_deref().unwrap_or(meta.flags), ..*meta };
-        let id = connection.send(&client.pending, Shape::Meta, |out| put_meta(out, meta));
-        let get = (meta.verb == MetaVerb::Get).then(|| miss(meta, key));
+        let adds_value = needs_value(meta);
+        let id = connection.send(&client.pending, Shape::Meta, |out| match adds_value {
+            false => put_meta(out, meta),
+            true => put_meta(out, &Meta { flags: &[meta.flags, b" v"].concat(), ..*meta }),
+        });
+        let read = (meta.verb == MetaVerb::Get).then(|| SmallVec::from_slice(meta.flags));
         let deletes = meta.verb == MetaVerb::Delete;
         let mut elsewhere = None;
         if deletes && let Some(connection) = proxy.raw_connection_elsewhere(key, server, pool) {
@@ -145,9 +159,9 @@ impl Forward {
             };
             elsewhere = Some(connection.send(&client.pending, Shape::Meta, delete));
         }
-        let expects = ExpectedReply::Meta(Box::new(ExpectedMetaReply { get, hides }));
+        let expects = ExpectedReply::Meta(Box::new(ExpectedMetaReply { read, adds_value, hides }));
         let (key, stores) = (SmallVec::from_slice(key), meta.data.len());
-        Forward { id, key, rule, pool, place, stores, expects, elsewhere }
+        Forward { id, key, rule, pool, place, stores, expects, elsewhere, incomplete: None }
     }
 
     /// Its key, and the index of the rule.
@@ -164,11 +178,8 @@ impl Forward {
         proxy: &Proxy,
         client: &Client,
     ) -> Forward {
-        let kind = GetKind { exptime, cas: true };
-        Forward {
-            expects: ExpectedReply::BinaryValue(head),
-            ..Forward::get(key, kind, pool, rule, proxy, client)
-        }
+        let forward = Forward::get(key, GetKind { exptime, cas: true }, pool, rule, proxy, client);
+        Forward { expects: ExpectedReply::BinaryValue(head, forward.expects.exptime()), ..forward }
     }
 
     /// Forwards any other command of a binary client that has a key.
@@ -192,9 +203,17 @@ impl Forward {
         {
             elsewhere = Some(send(connection, &Command::Delete { key, cas: 0 }));
         }
-        let expects = ExpectedReply::Binary { head, reads: matches!(command, Command::Get { .. }) };
+        let exptime = match command {
+            Command::Get { exptime, .. } => {
+                exptime.map(|exptime| limit.map_or(exptime, |limit| limit.exptime(exptime)))
+            }
+            _ => None,
+        };
+        let reads = matches!(command, Command::Get { .. });
+        let expects = ExpectedReply::Binary { head, reads, exptime };
         let stores = if let Command::Store(store) = command { store.data.len() } else { 0 };
-        Forward { id, key: SmallVec::from_slice(key), rule, pool, place, stores, expects, elsewhere }
+        let key = SmallVec::from_slice(key);
+        Forward { id, key, rule, pool, place, stores, expects, elsewhere, incomplete: None }
     }
 
     /// Replies with `text` whatever the server replies.
@@ -221,22 +240,40 @@ impl Forward {
         if let Some(failure) = self.elsewhere.take().and_then(|id| failure_of(pending.take(id)?)) {
             reply = Reply::Failed(failure);
         }
-        if let (ExpectedReply::Value | ExpectedReply::BinaryValue(_), Reply::Answered { bytes, epoch }) =
-            (&self.expects, &reply)
-            && !is_of(bytes, &self.key)
-        {
-            scope.proxy.pools[self.pool].connections()[self.place.server].distrust(*epoch);
-            reply = Reply::Failed(Failure::Refused);
+        match self.incomplete.take() {
+            Some(incomplete) => match self.complete(incomplete, &reply, scope) {
+                Some(complete) => reply = complete,
+                None => return Poll::Pending,
+            },
+            None => {
+                if let (
+                    ExpectedReply::Value(_) | ExpectedReply::BinaryValue(..),
+                    Reply::Answered { bytes, epoch },
+                ) = (&self.expects, &reply)
+                    && !is_of(bytes, &self.key)
+                {
+                    scope.proxy.pools[self.pool].connections()[self.place.server].distrust(*epoch);
+                    reply = Reply::Failed(Failure::Refused);
+                }
+                if self.is_suspect(&reply) {
+                    let Some(shown) = self.shown(reply, scope) else { return Poll::Pending };
+                    reply = shown;
+                }
+            }
         }
         let length = out.len();
         let (outcome, large) = match (reply, &self.expects) {
-            (Reply::Answered { bytes, .. } | Reply::Part { bytes, .. }, ExpectedReply::BinaryValue(head)) => {
-                binary::write_classic(*head, &self.key, &bytes, out)
-            }
+            (
+                Reply::Answered { bytes, .. } | Reply::Part { bytes, .. },
+                ExpectedReply::BinaryValue(head, _),
+            ) => binary::write_classic(*head, &self.key, &bytes, out),
             (Reply::Answered { bytes, .. }, ExpectedReply::Binary { head, .. }) => {
                 binary::write_meta(*head, &self.key, &bytes, out)
             }
-            (Reply::Answered { bytes, .. }, _) => (outcome(&bytes), self.expects.write(bytes, out)),
+            (Reply::Answered { bytes, .. }, expects) => {
+                let bytes = expects.as_requested(bytes);
+                (outcome(&bytes), expects.write(bytes, out))
+            }
             // It has been selected by its key.
             (Reply::Part { bytes, .. }, _) => {
                 out.extend_from_slice(&bytes);
@@ -250,7 +287,7 @@ impl Forward {
             let seen = || {
                 let replied = large.as_ref().map_or(&out[length..], |large: &LargeReply| &large.bytes[..]);
                 let is_binary =
-                    matches!(self.expects, ExpectedReply::BinaryValue(_) | ExpectedReply::Binary { .. });
+                    matches!(self.expects, ExpectedReply::BinaryValue(..) | ExpectedReply::Binary { .. });
                 let bytes = match outcome {
                     Outcome::Hit if is_binary => value_of_packet(&out[length..]),
                     Outcome::Hit => value_length(replied),
@@ -268,8 +305,8 @@ impl Forward {
     fn fail(&self, failure: Failure, proxy: &Proxy, out: &mut BytesMut) -> Outcome {
         let misses = proxy.pools[self.pool].on_error().is_miss();
         let binary = match &self.expects {
-            ExpectedReply::BinaryValue(head) => Some((*head, misses)),
-            ExpectedReply::Binary { head, reads } => Some((*head, *reads && misses)),
+            ExpectedReply::BinaryValue(head, _) => Some((*head, misses)),
+            ExpectedReply::Binary { head, reads, .. } => Some((*head, *reads && misses)),
             _ => None,
         };
         if let Some((head, miss)) = binary {
@@ -279,12 +316,12 @@ impl Forward {
             }
             return if miss { Outcome::Miss } else { Outcome::ServerError };
         }
-        let miss: Option<&[u8]> = match &self.expects {
-            ExpectedReply::Value => misses.then_some(END),
-            ExpectedReply::Meta(expected) => expected.get.as_deref().filter(|_| misses),
+        let miss = match &self.expects {
+            ExpectedReply::Value(_) if misses => Some(SmallVec::from_slice(END)),
+            ExpectedReply::Meta(expected) if misses => expected.miss(&self.key),
             _ => None,
         };
-        out.extend_from_slice(miss.unwrap_or(failure.line()));
+        out.extend_from_slice(miss.as_deref().unwrap_or(failure.line()));
         if miss.is_some() { Outcome::Miss } else { Outcome::ServerError }
     }
 }
@@ -298,12 +335,31 @@ impl Proxy {
     }
 }
 
+impl ExpectedMetaReply {
+    fn read_of<'a>(&'a self, key: &'a [u8]) -> Option<Meta<'a>> {
+        self.read.as_deref().map(|flags| Meta { verb: MetaVerb::Get, key, flags, data: &[] })
+    }
+
+    /// The reply to an `mg` of this key that misses.
+    fn miss(&self, key: &[u8]) -> Option<SmallVec<[u8; 32]>> {
+        self.read_of(key).map(|meta| miss(&meta, key))
+    }
+}
+
 impl ExpectedReply {
+    /// A reply without what the client has not requested.
+    fn as_requested(&self, reply: Bytes) -> Bytes {
+        match self {
+            ExpectedReply::Meta(expected) if expected.adds_value => without_value(reply),
+            _ => reply,
+        }
+    }
+
     /// The server has replied.
     fn write(&self, mut bytes: Bytes, out: &mut BytesMut) -> Option<LargeReply> {
         match self {
-            ExpectedReply::Line | ExpectedReply::Value => {}
-            ExpectedReply::BinaryValue(_) | ExpectedReply::Binary { .. } => return None,
+            ExpectedReply::Line | ExpectedReply::Value(_) => {}
+            ExpectedReply::BinaryValue(..) | ExpectedReply::Binary { .. } => return None,
             ExpectedReply::Meta(expected) => {
                 if expected.hides.iter().any(|hidden| bytes.starts_with(hidden)) {
                     return None;

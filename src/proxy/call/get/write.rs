@@ -3,9 +3,10 @@
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
+use super::suspects::Suspect;
 use super::{Get, KeyGet, StructureRead, TagGet, tag_flags};
 use crate::error::Failure;
-use crate::guard::{Item, Operation, ServerReply, parse_version, version_of};
+use crate::guard::{Item, Operation, RawView, ServerReply, parse_version, version_of};
 use crate::metrics::{NO_RULE, Outcome};
 use crate::protocol::reply::{Value, is_error_reply as is_error, values};
 use crate::proxy::guarded::wire;
@@ -94,8 +95,10 @@ impl Get {
         }
     }
 
-    pub(super) fn write(&self, scope: &CallScope<'_>, out: &mut BytesMut) {
+    /// Appends the reply. Returns the values of it that further commands must complete.
+    pub(super) fn write(&self, scope: &CallScope<'_>, out: &mut BytesMut) -> Vec<Suspect> {
         let start = out.len();
+        let mut suspects = Vec::new();
         let replies = self.take_replies(scope);
         let mut failure = replies.iter().find_map(|values| values.failure);
         // Each server replies in the order of the request, and leaves out missing keys.
@@ -106,10 +109,21 @@ impl Get {
                 KeyGet::Raw { rule, server, at } => {
                     let key = self.raw_key(at);
                     let value: Option<Value<'_>> = texts[*server as usize].next_if(|value| value.key == key);
-                    if let Some(value) = &value {
+                    let is_hit = value.as_ref().is_some_and(|value| {
+                        if RawView::is_suspect(value.data.first().copied()) {
+                            return self.put_suspect(
+                                value,
+                                *server as usize,
+                                None,
+                                &mut suspects,
+                                scope,
+                                out,
+                            );
+                        }
                         out.extend_from_slice(value.raw);
-                    }
-                    let outcome = if value.is_some() { Outcome::Hit } else { Outcome::Miss };
+                        true
+                    });
+                    let outcome = if is_hit { Outcome::Hit } else { Outcome::Miss };
                     scope.count(*rule as usize, outcome, || self.seen_raw(key, *server, value.as_ref()));
                 }
                 KeyGet::Tag(tag) => {
@@ -163,17 +177,22 @@ impl Get {
         let part = self.part.as_ref();
         match failure {
             // The error has replaced the rest of the reply.
-            _ if part.is_some_and(|part| part.long_get.is_over()) => out.truncate(start),
+            _ if part.is_some_and(|part| part.long_get.is_over()) => {
+                out.truncate(start);
+                suspects.clear();
+            }
             None if part.is_some_and(|part| !part.last) => {}
             None => out.extend_from_slice(b"END\r\n"),
             Some(failure) => {
                 out.truncate(start);
+                suspects.clear();
                 out.extend_from_slice(failure.line());
                 if let Some(part) = part {
                     part.long_get.fail();
                 }
             }
         }
+        suspects
     }
 }
 

@@ -3,10 +3,11 @@
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
+use super::suspects::Suspect;
 use super::write::version;
 use super::{Get, KeyGet, StructureRead};
 use crate::error::Failure;
-use crate::guard::shown_cas;
+use crate::guard::{RawView, shown_cas};
 use crate::metrics::{NO_RULE, Outcome};
 use crate::protocol::binary::Head;
 use crate::protocol::binary::reply::{put_done, put_hit, put_miss, put_translated};
@@ -43,14 +44,15 @@ impl BinaryGets {
 }
 
 impl Get {
-    /// Appends the replies. Returns the value of a single key if it is too large to copy.
+    /// Appends the replies. Returns the value of a single key if it is too large to copy, and the values that further commands must
+    /// complete.
     pub(super) fn write_binary(
         &self,
         binary: &BinaryGets,
         scope: &CallScope<'_>,
         out: &mut BytesMut,
-    ) -> Option<LargeReply> {
-        let mut large = None;
+    ) -> (Option<LargeReply>, Vec<Suspect>) {
+        let (mut large, mut suspects) = (None, Vec::new());
         let replies = self.take_replies(scope);
         // Each server replies in the order of the request, and leaves out missing keys.
         let texts = replies.iter().map(|server| server.received.iter().flat_map(|(bytes, _)| values(bytes)));
@@ -64,15 +66,22 @@ impl Get {
                 KeyGet::Raw { rule, server, at } => {
                     let (key, server) = (self.raw_key(at), *server as usize);
                     let value: Option<Value<'_>> = texts[server].next_if(|value| value.key == key);
-                    match &value {
+                    let is_hit = match &value {
+                        Some(value) if RawView::is_suspect(value.data.first().copied()) => {
+                            self.put_suspect(value, server, Some(head), &mut suspects, scope, out)
+                        }
                         Some(value) => {
                             let cas = value.cas.unwrap_or(0);
                             put_hit(head, key, value.flags, cas, value.data.len(), out);
                             out.extend_from_slice(value.data);
+                            true
                         }
-                        None => missed(head, key, replies[server].failure, out),
-                    }
-                    let outcome = if value.is_some() { Outcome::Hit } else { Outcome::Miss };
+                        None => {
+                            missed(head, key, replies[server].failure, out);
+                            false
+                        }
+                    };
+                    let outcome = if is_hit { Outcome::Hit } else { Outcome::Miss };
                     scope
                         .count(*rule as usize, outcome, || self.seen_raw(key, server as u32, value.as_ref()));
                 }
@@ -135,6 +144,6 @@ impl Get {
         if let Some(noop) = binary.noop {
             put_done(noop, 0, out);
         }
-        large
+        (large, suspects)
     }
 }

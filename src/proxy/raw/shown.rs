@@ -1,0 +1,322 @@
+//! What the reply to a read of a raw key is passed on as. The item may have been stored by a sidecar with a guarded rule for the key:
+//! a client is shown the value without its header, and no stub or placeholder.
+//!
+//! A reply without any of that costs one look at the first byte of its value.
+
+use bytes::{Bytes, BytesMut};
+use memchr::memchr;
+
+use crate::guard::{Expiry, Now, RawView, is_stub, longest_stub, may_be_stub};
+use crate::protocol::decimal::write_decimal;
+use crate::protocol::reply::{Status, Value, meta, values};
+use crate::protocol::request::{Meta, MetaVerb};
+use crate::proxy::replies::classic::put_value_line;
+use crate::proxy::server_key::server_key;
+use crate::upstream::pending_replies::Reply;
+
+/// The most words of a meta command.
+const META_WORDS: usize = 20;
+
+/// What is passed on for a server's reply.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// The reply.
+    AsIs,
+    /// A miss.
+    Miss,
+    /// The value is empty. It is a miss if the item is a stub, whose TTL is at most this many seconds.
+    UnlessStub(u32),
+    /// Another reply: this is the one without the header, of a value with this `stale_for`.
+    Instead(Bytes, u32),
+}
+
+/// Whether a reply of which the value's line is at least this long may have a value that is not passed on as it is.
+#[inline]
+pub(super) fn is_suspect(reply: &[u8], line: usize) -> bool {
+    let Some(rest) = reply.get(line..) else { return false };
+    let value = memchr(b'\n', rest).and_then(|end| rest.get(end + 1)).copied();
+    // An empty value begins with the line end behind it.
+    value.is_some_and(|first| first == b'\r' || RawView::is_suspect(Some(first)))
+}
+
+/// What is passed on for one value of a classic reply. The reply in its stead is that value alone.
+pub(crate) fn shown_value(value: &Value<'_>) -> Shown {
+    match RawView::of(value.data) {
+        RawView::Plain if value.data.is_empty() && may_be_stub(value.flags) => {
+            Shown::UnlessStub(longest_stub(Some(value.flags)))
+        }
+        RawView::Plain => Shown::AsIs,
+        RawView::Absent => Shown::Miss,
+        RawView::Sealed { payload_at, stale_for } => {
+            let payload = &value.data[payload_at..];
+            let mut out = BytesMut::with_capacity(payload.len() + value.key.len() + 64);
+            put_value_line(&mut out, value.key, value.flags, value.cas, payload.len());
+            out.extend_from_slice(payload);
+            out.extend_from_slice(b"\r\n");
+            Shown::Instead(out.freeze(), stale_for)
+        }
+    }
+}
+
+/// What is passed on for a classic reply with one value.
+#[cold]
+pub(super) fn shown_classic(reply: &Bytes) -> Shown {
+    let Some(value) = values(reply).next() else { return Shown::AsIs };
+    match shown_value(&value) {
+        Shown::Instead(shown, stale_for) => {
+            // `END`, if it belongs to the reply.
+            let rest = &reply[value.raw.len()..];
+            Shown::Instead([&shown[..], rest].concat().into(), stale_for)
+        }
+        shown => shown,
+    }
+}
+
+/// What is passed on for the reply to an `mg`. The reply in its stead has `s` and `t` as the server sent them.
+#[cold]
+pub(super) fn shown_meta(reply: &Bytes) -> Shown {
+    let parsed = meta(reply);
+    if parsed.status != Status::Va {
+        return Shown::AsIs;
+    }
+    match RawView::of(parsed.data) {
+        // With `W`, this client's `N` has created it.
+        RawView::Plain if parsed.data.is_empty() && parsed.token(b'W').is_none() => {
+            let flags = parsed.number(b'f').and_then(|flags| u32::try_from(flags).ok());
+            match flags.is_none_or(may_be_stub) {
+                true => Shown::UnlessStub(longest_stub(flags)),
+                false => Shown::AsIs,
+            }
+        }
+        RawView::Plain => Shown::AsIs,
+        RawView::Absent => Shown::Miss,
+        RawView::Sealed { payload_at, stale_for } => {
+            let payload = &parsed.data[payload_at..];
+            let mut out = BytesMut::with_capacity(payload.len() + parsed.flags.len() + 32);
+            put_va(payload.len(), &mut out);
+            for (flag, token) in parsed.tokens() {
+                match flag {
+                    b's' => put_count(b's', payload.len() as u64, &mut out),
+                    _ => put_token(flag, token, &mut out),
+                }
+            }
+            out.extend_from_slice(b"\r\n");
+            out.extend_from_slice(payload);
+            out.extend_from_slice(b"\r\n");
+            Shown::Instead(out.freeze(), stale_for)
+        }
+    }
+}
+
+/// The reply of [`shown_meta`] with `t` as the client is shown it, and with `X` if the value is stale. `sent`: the flags of the command.
+/// `left`: the TTL of the item after the command, without which nothing is known of it.
+pub(super) fn with_expiry(reply: &Bytes, stale_for: u32, sent: &[u8], left: Option<Option<u32>>) -> Bytes {
+    let parsed = meta(reply);
+    let is_stale = left.flatten().is_some_and(|left| left <= stale_for);
+    // Behind a `T`, the server shows the exptime of that, which is the client's.
+    let sent = Meta { verb: MetaVerb::Get, key: b"", flags: sent, data: b"" };
+    let is_touched = sent.tokens().take_while(|(flag, _)| *flag != b't').any(|(flag, _)| flag == b'T');
+    let mut out = BytesMut::with_capacity(reply.len() + 8);
+    put_va(parsed.data.len(), &mut out);
+    for (flag, token) in parsed.tokens() {
+        match std::str::from_utf8(token).ok().and_then(|text| text.parse::<u32>().ok()) {
+            Some(ttl) if flag == b't' && !is_touched => {
+                put_count(b't', ttl.saturating_sub(stale_for).into(), &mut out);
+            }
+            _ => put_token(flag, token, &mut out),
+        }
+    }
+    if is_stale && parsed.token(b'X').is_none() {
+        out.extend_from_slice(b" X");
+    }
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(parsed.data);
+    out.extend_from_slice(b"\r\n");
+    out.freeze()
+}
+
+/// The reply to an `mg` with `v` as that to one without.
+pub(super) fn without_value(reply: Bytes) -> Bytes {
+    let parsed = meta(&reply);
+    if parsed.status != Status::Va {
+        return reply;
+    }
+    let mut out = BytesMut::with_capacity(parsed.flags.len() + 8);
+    out.extend_from_slice(b"HD");
+    parsed.tokens().for_each(|(flag, token)| put_token(flag, token, &mut out));
+    out.extend_from_slice(b"\r\n");
+    out.freeze()
+}
+
+/// Whether a command reads a value that it does not ask for: only its bytes tell whether there is a header.
+pub(super) fn needs_value(meta: &Meta<'_>) -> bool {
+    // The command and its key are words too.
+    meta.verb == MetaVerb::Get && meta.token(b'v').is_none() && meta.tokens().count() + 2 < META_WORDS
+}
+
+/// Appends a command that reads when an item ends, and does not count as a read of it. An `mg` may receive the win of a stale item.
+pub(crate) fn put_expiry(key: &[u8], out: &mut BytesMut) {
+    let (key, is_base64) = server_key(key);
+    out.extend_from_slice(b"me ");
+    out.extend_from_slice(&key);
+    out.extend_from_slice(if is_base64 { b" b\r\n" } else { b"\r\n" });
+}
+
+/// Whether the reply to [`put_expiry`] says that the item ends within this many seconds, as a stub does.
+pub(crate) fn ends_within(reply: &Reply, most: u32) -> bool {
+    let Reply::Answered { bytes, .. } = reply else { return false };
+    let parsed = meta(bytes);
+    // The key is the first word.
+    let words = parsed.flags.split(|byte| *byte == b' ').filter_map(|word| word.strip_prefix(b"exp="));
+    let left = words.last().and_then(|left| std::str::from_utf8(left).ok()?.parse::<i64>().ok());
+    // -1: it never ends. Older servers negate the other numbers.
+    parsed.status == Status::Me && left.is_some_and(|left| left != -1 && left.unsigned_abs() <= most.into())
+}
+
+/// Appends a command that reads what there is of an item besides its value, and with an exptime touches it.
+pub(crate) fn put_look(key: &[u8], exptime: Option<i64>, out: &mut BytesMut) {
+    let (key, is_base64) = server_key(key);
+    out.extend_from_slice(b"mg ");
+    out.extend_from_slice(&key);
+    out.extend_from_slice(if is_base64 { b" b s f t" } else { b" s f t" });
+    if let Some(exptime) = exptime {
+        out.extend_from_slice(b" T");
+        write_decimal(out, exptime);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Whether the reply to [`put_look`] is that of a stub.
+pub(crate) fn shows_stub(reply: &Reply) -> bool {
+    let Reply::Answered { bytes, .. } = reply else { return false };
+    let parsed = meta(bytes);
+    let flags = parsed.number(b'f').and_then(|flags| u32::try_from(flags).ok());
+    parsed.status == Status::Hd
+        && parsed.number(b's') == Some(0)
+        && flags.is_some_and(|flags| is_stub(flags, ttl(bytes).flatten(), parsed.token(b'Z').is_some()))
+}
+
+/// The TTL in the reply to [`put_look`], in seconds: `None` within it if the item never expires.
+pub(super) fn ttl(reply: &[u8]) -> Option<Option<u32>> {
+    let parsed = meta(reply);
+    let token = parsed.token(b't').filter(|_| parsed.status == Status::Hd)?;
+    Some(parsed.number(b't').and_then(|ttl| u32::try_from(ttl).ok()).filter(|_| token != b"-1"))
+}
+
+/// The exptime of an item with a header that a client touches with this one. `None`: the touch has done it.
+pub(crate) fn touched(exptime: Option<i64>, stale_for: u32, now: Now) -> Option<i64> {
+    match Expiry::of(exptime?, now) {
+        expiry @ Expiry::Seconds(_) if stale_for > 0 => Some(expiry.exptime(stale_for, now)),
+        _ => None,
+    }
+}
+
+fn put_va(length: usize, out: &mut BytesMut) {
+    out.extend_from_slice(b"VA ");
+    write_decimal(out, length);
+}
+
+fn put_count(flag: u8, count: u64, out: &mut BytesMut) {
+    out.extend_from_slice(&[b' ', flag]);
+    write_decimal(out, count);
+}
+
+fn put_token(flag: u8, token: &[u8], out: &mut BytesMut) {
+    out.extend_from_slice(&[b' ', flag]);
+    out.extend_from_slice(token);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::envelope::Envelope;
+
+    fn sealed(payload: &[u8]) -> Vec<u8> {
+        let mut out = BytesMut::new();
+        let tags = [((&b"t"[..]).into(), 5)].into_iter().collect();
+        Envelope { stale_for: 60, built_at: 7, rebuild: 5, fence: 0, tags }.seal(&mut out).unwrap();
+        [&out[..], payload].concat()
+    }
+
+    fn value(flags: u32, data: &[u8], end: &[u8]) -> Bytes {
+        [format!("VALUE k {flags} {} 9\r\n", data.len()).as_bytes(), data, b"\r\n", end].concat().into()
+    }
+
+    fn va(data: &[u8], flags: &str) -> Bytes {
+        [format!("VA {}{flags}\r\n", data.len()).as_bytes(), data, b"\r\n"].concat().into()
+    }
+
+    fn instead(shown: &Shown) -> &[u8] {
+        if let Shown::Instead(bytes, 60) = shown { bytes } else { panic!("{shown:?}") }
+    }
+
+    #[test]
+    fn a_header_is_removed_from_a_classic_reply() {
+        for end in [&b"END\r\n"[..], b""] {
+            let reply = value(7, &sealed(b"abc"), end);
+            assert!(is_suspect(&reply, b"VALUE k".len()));
+            assert_eq!(instead(&shown_classic(&reply)), &value(7, b"abc", end)[..]);
+            let empty = shown_classic(&value(7, &sealed(b""), end));
+            assert_eq!(instead(&empty), &value(7, b"", end)[..]);
+        }
+        for (reply, suspect) in [
+            (value(7, b"abc", b"END\r\n"), false),
+            (value(7, b"", b"END\r\n"), true),
+            (value(7, b"\r\nEND", b"END\r\n"), true),
+            (Bytes::from_static(b"END\r\n"), false),
+            (Bytes::from_static(b"SERVER_ERROR out of memory\r\n"), false),
+        ] {
+            assert_eq!(is_suspect(&reply, b"VALUE k".len()), suspect, "{reply:?}");
+            assert_eq!(shown_classic(&reply), Shown::AsIs, "{reply:?}");
+        }
+        assert_eq!(shown_classic(&value(0, b"", b"END\r\n")), Shown::UnlessStub(3601));
+        assert_eq!(shown_classic(&value(1, b"\xf7\xcb\xce\xcc\x09", b"")), Shown::Miss);
+    }
+
+    #[test]
+    fn a_header_is_removed_from_a_meta_reply_with_the_size_and_time_that_the_client_is_shown() {
+        let seen = |flags: &str, sent: &[u8], left| {
+            let reply = va(&sealed(b"abc"), flags);
+            let shown = shown_meta(&reply);
+            with_expiry(&Bytes::copy_from_slice(instead(&shown)), 60, sent, left)
+        };
+        let size = sealed(b"abc").len();
+        let flags = format!(" s{size} t160 f7 Oq");
+        assert_eq!(seen(&flags, b"s t f Oq v", Some(Some(160))), va(b"abc", " s3 t100 f7 Oq"));
+        assert_eq!(seen(" t60 f7", b"t f v", Some(Some(60))), va(b"abc", " t0 f7 X"));
+        assert_eq!(seen(" t-1", b"t v", Some(None)), va(b"abc", " t-1"));
+        assert_eq!(seen(" t100 W X", b"T100 t v", Some(Some(160))), va(b"abc", " t100 W X"));
+        assert_eq!(seen(" t160", b"t T100 v", Some(Some(160))), va(b"abc", " t100"));
+        assert_eq!(seen(" X", b"v", Some(Some(5))), va(b"abc", " X"));
+        assert_eq!(seen("", b"v", None), va(b"abc", ""));
+        assert_eq!(without_value(va(b"abc", " t5 X")), Bytes::from_static(b"HD t5 X\r\n"));
+        assert_eq!(without_value(Bytes::from_static(b"EN\r\n")), Bytes::from_static(b"EN\r\n"));
+        assert_eq!(shown_meta(&va(b"", " t5")), Shown::UnlessStub(3601));
+        assert_eq!(shown_meta(&va(b"", " f5")), Shown::AsIs);
+        assert_eq!(shown_meta(&va(b"", " W")), Shown::AsIs);
+        assert_eq!(shown_meta(&Bytes::from_static(b"HD t5\r\n")), Shown::AsIs);
+        assert!(is_suspect(&va(b"", ""), 2) && !is_suspect(&va(b"abc", ""), 2));
+    }
+
+    #[test]
+    fn a_look_tells_a_stub_from_an_empty_value() {
+        let mut out = BytesMut::new();
+        put_look(b"k", None, &mut out);
+        put_look(b"a b", Some(-1), &mut out);
+        put_expiry(b"k", &mut out);
+        assert_eq!(&out[..], b"mg k s f t\r\nmg YSBi b s f t T-1\r\nme k\r\n");
+        let look =
+            |text: &'static str| Reply::Answered { bytes: Bytes::from_static(text.as_bytes()), epoch: 1 };
+        assert!(shows_stub(&look("HD s0 f0 t6 Z\r\n")) && shows_stub(&look("HD s0 f2147483904 t6\r\n")));
+        for other in ["HD s0 f0 t6\r\n", "HD s0 f0 t-1 Z\r\n", "HD s1 f0 t6 Z\r\n", "EN\r\n", "ERROR\r\n"] {
+            assert!(!shows_stub(&look(other)), "{other}");
+        }
+        assert_eq!(
+            (ttl(b"HD s0 f0 t6 Z\r\n"), ttl(b"HD s0 f0 t-1\r\n"), ttl(b"EN\r\n")),
+            (Some(Some(6)), Some(None), None)
+        );
+        let now = Now { wall: 1_700_000_000_000, mono: 0 };
+        assert_eq!((touched(Some(100), 60, now), touched(Some(0), 60, now)), (Some(160), None));
+        assert_eq!((touched(Some(-1), 60, now), touched(None, 60, now)), (None, None));
+    }
+}
