@@ -102,6 +102,13 @@ fn changed(old: &PoolSpec, new: &PoolSpec) -> Vec<Change> {
 fn servers(old: &PoolSpec, new: &PoolSpec) -> Option<Change> {
     let (name, before, after) = (&old.name, step(old), step(new));
     let is_embedded = |server: &ServerSpec| matches!(server.address, Address::Embedded { .. });
+    // One of another size is another one, although the placement is the same.
+    if old.servers != new.servers && old.servers.iter().all(is_embedded) {
+        let text = format!(
+            "pool {name:?}: its embedded servers go with all that they hold: every key of the pool is built once more"
+        );
+        return Some(Change::new(Effect::BuildsAgain, text));
+    }
     if before == after {
         let moved = |server: &&ServerSpec| {
             let same = old.servers.iter().find(|former| former.name == server.name);
@@ -113,12 +120,6 @@ fn servers(old: &PoolSpec, new: &PoolSpec) -> Option<Change> {
             moved.join(", ")
         );
         return (!moved.is_empty()).then(|| Change::new(Effect::BuildsAgain, text));
-    }
-    if old.servers.iter().all(is_embedded) {
-        let text = format!(
-            "pool {name:?}: its embedded servers go with all that they hold: every key of the pool is built once more"
-        );
-        return Some(Change::new(Effect::BuildsAgain, text));
     }
     if before.is_adjacent(&after) {
         let text = format!(
