@@ -207,17 +207,8 @@ pub(super) fn peek(item: ItemRef) -> ServerCommand {
     ServerCommand { item, operation: Operation::Get(GetFlags::default()) }
 }
 
-/// A get of the guarded key, without its value, that leaves a stub if the key is absent. There is then always
-/// a CAS to store over, which any invalidation changes or removes.
-pub(super) fn peek_or_stub(policy: &Policy) -> ServerCommand {
-    let vivify = Some(policy.lock_seconds());
-    ServerCommand {
-        item: ItemRef::Value,
-        operation: Operation::Get(GetFlags { vivify, ..GetFlags::default() }),
-    }
-}
-
-/// The same, with the value.
+/// A get of the guarded key that leaves a stub if the key is absent. There is then always a CAS to store over, which any
+/// invalidation changes or removes.
 pub(super) fn get_or_stub(policy: &Policy) -> ServerCommand {
     let vivify = Some(policy.lock_seconds());
     ServerCommand {

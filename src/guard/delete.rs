@@ -146,23 +146,21 @@ impl Machine for Delete {
                         let seconds = is_later.then_some(seconds.max(1));
                         Operation::MarkStale { seconds, cas: Some(item.cas), explicit }
                     };
-                    Step::Send(
-                        std::iter::once(ServerCommand { item: ItemRef::Value, operation })
-                            .chain(unlock)
-                            .collect(),
-                    )
+                    // A winner that reads its mark and then its lock, and finds the lock, has thus not read this mark.
+                    let remove = ServerCommand { item: ItemRef::Value, operation };
+                    Step::Send(unlock.into_iter().chain([remove]).collect())
                 }
                 _ => Step::Done(DeleteEnd::NotFound),
             },
             State::Marking { present } => match &replies[..] {
-                [ServerReply::Done, ..] if present => Step::Done(DeleteEnd::Deleted),
-                [ServerReply::Done | ServerReply::Absent, ..] => Step::Done(DeleteEnd::NotFound),
-                [ServerReply::Exists, ..] if self.rounds < MAX_ROUNDS => {
+                [.., ServerReply::Done] if present => Step::Done(DeleteEnd::Deleted),
+                [.., ServerReply::Done | ServerReply::Absent] => Step::Done(DeleteEnd::NotFound),
+                [.., ServerReply::Exists] if self.rounds < MAX_ROUNDS => {
                     let (delete, commands) = Delete::with_removal(self.removal, inputs);
                     *self = Delete { rounds: self.rounds + 1, ..delete };
                     Step::Send(commands)
                 }
-                [ServerReply::Failed(failure), ..] => Step::Done(DeleteEnd::Failed(*failure)),
+                [.., ServerReply::Failed(failure)] => Step::Done(DeleteEnd::Failed(*failure)),
                 _ => Step::Done(DeleteEnd::Failed(Failure::Overloaded)),
             },
         }

@@ -16,15 +16,26 @@ use super::retry::MAX_ROUNDS;
 use super::tag_version::{NEVER, Versions, known_version, may_have_moved};
 use super::tags::TagRead;
 
-/// The `set` that ends a rebuild. It is stored only if the key has not been stored or deleted since the miss.
-///
-/// The CAS may have changed although neither happened: the stub may have been renewed, or replaced by another
-/// fill that was out of date before it was stored.
+/// The value that ends a rebuild. It is stored only if the key has not been invalidated since the miss. Other clients may have
+/// stored values meanwhile: the last `set` wins, as in memcached, but an `add` and a store with a CAS do not replace such a value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fill {
     plain: bool,
+    kind: FillKind,
     state: FillState,
     rounds: u8,
+}
+
+/// The command that ends a rebuild.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FillKind {
+    /// It replaces whatever was stored since the miss, unless the key has been invalidated.
+    Set,
+    /// The client learns whether the value was stored. It is then not stored if a tag has changed since the miss. Otherwise it
+    /// may be stored as a value that is stale from the start.
+    Add,
+    /// The client names the CAS of its miss.
+    Compare,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -83,19 +94,19 @@ pub enum FillEnd {
 }
 
 impl Fill {
-    /// Begins a fill. `is_add`: the client learns whether the value was stored. It is then not stored if a
-    /// tag has changed since the miss. Otherwise it may be stored as a value that is stale from the start.
+    /// Begins a fill.
     pub fn start(
         token: &MissToken,
         new_value: NewValue,
-        is_add: bool,
+        kind: FillKind,
         inputs: &Inputs<'_>,
     ) -> (Fill, Step<FillEnd>) {
-        let mut fill = Fill { plain: false, state: FillState::Done, rounds: 0 };
+        let mut fill = Fill { plain: false, kind, state: FillState::Done, rounds: 0 };
         // Another fence: what the miss saw is in another place, or an invalidation since then was.
         if token.observed_cas.is_none() || !token.holds(inputs.fence, inputs.policy.plan) {
             return (fill, Step::Done(FillEnd::Dropped { exists: false }));
         }
+        let is_add = kind == FillKind::Add;
         let must_check = |name: &TagName| is_add && inputs.rule_tags().contains(name);
         let is_known = |name: &TagName| token.version_of(name, inputs).is_some();
         if new_value.tags.iter().all(is_known) && !inputs.rule_tags().iter().any(must_check) {
@@ -123,30 +134,29 @@ impl Fill {
         let rebuild = inputs.now.mono.saturating_sub(token.at.mono);
         let built = (token.at, rebuild);
         let (command, plain) =
-            new_value.store(StoreMode::Set, token.observed_cas, tags, built, token.stub, inputs);
+            new_value.store(StoreMode::Set, token.observed_cas, tags, built, token.origin(), inputs);
         self.plain = plain;
         let mut commands: Commands = smallvec![command.clone()];
         if let Some(lock) = token.lock {
             commands.push(delete(ItemRef::Lock, Some(lock)));
         }
-        let observed = (token.stub.is_some() && !token.filled).then(|| token.observed());
+        let may_follow = self.kind == FillKind::Set || token.stub.is_some() && !token.filled;
+        let observed = may_follow.then(|| token.observed());
         self.state = FillState::Storing(Box::new(PendingStore { command, observed, lock: None }));
         Step::Send(commands)
     }
 
-    /// Reads the item, and if the rule has tags, whether it is out of date.
+    /// Reads the item, what it follows, and if the rule has tags, whether it is out of date.
     fn check(&mut self, pending: Box<PendingStore>, inputs: &Inputs<'_>) -> Step<FillEnd> {
-        let mut commands: Commands =
-            smallvec![if inputs.rule_tags().is_empty() { peek(ItemRef::Value) } else { get(ItemRef::Value) }];
-        commands.push(peek(ItemRef::Lock));
+        let mut commands: Commands = smallvec![get(ItemRef::Value), peek(ItemRef::Lock)];
         TagRead::new(inputs.tags.len()).push_commands(&mut commands, inputs);
         self.rounds += 1;
         self.state = FillState::Checking(pending);
         Step::Send(commands)
     }
 
-    /// The item has another CAS. If it is still the stub of the miss, nothing has been stored or deleted
-    /// since.
+    /// The item has another CAS. If it is still the stub of the miss, nothing has been stored or deleted since. If it is a value
+    /// that follows what the miss saw, nothing has been invalidated since.
     fn checked(
         &mut self,
         mut pending: Box<PendingStore>,
@@ -168,10 +178,22 @@ impl Fill {
         let is_current = now.as_ref().is_none_or(|now| pending.is_current(now, inputs));
         let may_replace =
             |observed: &Observed| now.as_ref().is_some_and(|now| observed.may_replace(item, now, inputs));
-        let may_store =
-            pending.observed.as_ref().is_some_and(|observed| observed.is_same(item) || may_replace(observed));
-        if self.rounds > MAX_ROUNDS || !may_store || !is_current {
+        let last_wins = |observed: &Observed| {
+            let follows = |now: &Versions| observed.is_followed_by(item, now, inputs);
+            self.kind == FillKind::Set && now.as_ref().is_some_and(follows)
+        };
+        let may_store = pending
+            .observed
+            .as_ref()
+            .is_some_and(|observed| observed.is_same(item) || may_replace(observed) || last_wins(observed));
+        if !may_store || !is_current {
             return Step::Done(FillEnd::Dropped { exists: true });
+        }
+        if self.rounds > MAX_ROUNDS {
+            return Step::Done(match self.kind {
+                FillKind::Set => FillEnd::Failed(Failure::Overloaded),
+                FillKind::Add | FillKind::Compare => FillEnd::Dropped { exists: true },
+            });
         }
         if let Operation::Store { cas, .. } = &mut pending.command.operation {
             *cas = Some(item.cas);

@@ -74,13 +74,17 @@ impl Inputs<'_> {
         unknown
     }
 
-    /// Whether the key's server is certain to refuse a value of this length in bytes, header included. Such a
+    /// Whether the key's server refuses a value of this length in bytes, header included, with these client flags. Such a
     /// value is not sent: when memcached refuses an `ms` it also drops the old item, and of its classic
     /// commands only `set` may do that.
-    pub(super) fn refuses(&self, length: usize) -> bool {
-        length > self.max_value.saturating_add(SPARE)
+    pub(super) fn refuses(&self, length: usize, flags: u32) -> bool {
+        let overhead = ITEM_OVERHEAD + if flags == 0 { 0 } else { size_of_val(&flags) };
+        length > self.max_value.saturating_add(SPARE - overhead)
     }
 }
 
 /// What [`Inputs::max_value`] leaves of `item_size_max` for memcached's own use, besides the key, in bytes.
 const SPARE: usize = 512;
+/// What memcached 1.6 adds to an item besides its key and flags, in bytes: the structure (48), its CAS (8), the end of the key (1)
+/// and of the value (2). It refuses items whose sum is above `item_size_max`.
+const ITEM_OVERHEAD: usize = 59;

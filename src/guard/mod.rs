@@ -62,7 +62,7 @@ pub use explanation::{
     HeaderExplanation, ItemExplanation, LockExplanation, Unservable, Verdict, explain_item, explain_lock,
     sealed_names,
 };
-pub use fill::{Fill, FillEnd};
+pub use fill::{Fill, FillEnd, FillKind};
 pub use forget::{Forget, ForgetEnd};
 pub use freshness::{Hit, StaleReasons, fresh_hit};
 pub use inputs::{Inputs, Now};

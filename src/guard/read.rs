@@ -233,7 +233,8 @@ impl Read {
         if self.rounds > MAX_ROUNDS {
             return Step::Done(fallback.end());
         }
-        let claim = Claim { observed_cas: item.cas, ttl: item.ttl, versions, fallback };
+        let origin = StubId::of_item(&item);
+        let claim = Claim { observed_cas: item.cas, origin, marked: None, ttl: item.ttl, versions, fallback };
         let commands = smallvec![
             take_lock(StoreMode::Add, None, &claim.versions, inputs),
             // This get follows the lock, so it sees the value that the lock protects.
@@ -320,6 +321,8 @@ impl Read {
             lease: MissToken {
                 lock: Some(lock),
                 stub,
+                origin: Some(claim.origin),
+                marked: claim.marked,
                 expires_at: remaining_ms.map(|remaining| inputs.now.mono + remaining),
                 ..MissToken::new(Some(claim.observed_cas), claim.versions, inputs)
             },
@@ -387,7 +390,8 @@ impl Read {
         match (marked, current) {
             // Still marked, so it has not been filled since.
             (Some(ServerReply::Done), Some(ServerReply::Item(item))) if item.stale && is_ours => {
-                self.won(Claim { observed_cas: item.cas, ..claim }, lock, item.ttl, inputs)
+                let (origin, marked) = (StubId::of(item.cas.number), Some(claim.origin));
+                self.won(Claim { observed_cas: item.cas, origin, marked, ..claim }, lock, item.ttl, inputs)
             }
             (Some(ServerReply::Stored(cas)), Some(ServerReply::Item(item))) if item.cas == cas && is_ours => {
                 self.won(Claim { observed_cas: cas, ..claim }, lock, item.ttl, inputs)
@@ -400,7 +404,9 @@ impl Read {
                 if item.stale && may_mark_again && self.rounds <= MAX_ROUNDS =>
             {
                 self.rounds += 1;
-                self.take_over(Claim { observed_cas: item.cas, ..claim }, lock, inputs)
+                // That mark may be a delete.
+                let (origin, marked) = (StubId::of(item.cas.number), None);
+                self.take_over(Claim { observed_cas: item.cas, origin, marked, ..claim }, lock, inputs)
             }
             _ => self.restart(smallvec![delete(ItemRef::Lock, Some(lock))], inputs),
         }

@@ -4,21 +4,23 @@ use smallvec::smallvec;
 
 use crate::error::Failure;
 
-use super::command::{Cas, Commands, Item, ItemRef, ServerReply, StoreMode, delete, peek_or_stub};
+use super::command::{Cas, Commands, Item, ItemRef, ServerReply, StoreMode, delete, get_or_stub};
 use super::envelope::TagName;
 use super::inputs::Inputs;
 use super::machine::{Event, Machine, Step};
 use super::new_value::NewValue;
 use super::retry::MAX_RETRY_MS;
-use super::stub::{Stub, StubId};
+use super::stub::StubId;
 use super::tag_version::{NEVER, Versions, known_version};
 use super::tags::TagRead;
 
-/// A `set` that ends no rebuild. It is stored over any item, which defeats a fill that is in progress.
+/// A `set` that ends no rebuild. It is stored over any item. A fill in progress is stored over it in turn.
 ///
 /// It reads the item first and stores over exactly that, or over the stub that the read has left. A command
 /// that was abandoned may still be carried out when its server returns. Without a condition it would then
-/// overwrite a newer value, or restore one that has been deleted. The tags are read in the same round trip.
+/// overwrite a newer value, or restore one that has been deleted. The tags are read in the same round trip. The value is read
+/// with it for its header: what is stored records what it follows, so that the fill of an earlier miss can tell a value that was
+/// merely stored over another one from one that was stored after an invalidation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Set {
     new_value: NewValue,
@@ -27,8 +29,8 @@ pub struct Set {
     first: Option<Versions>,
     state: State,
     plain: bool,
-    /// The stub that was found.
-    stub: Option<StubId>,
+    /// What the item that was found follows. The new value follows it too.
+    origin: Option<StubId>,
     /// Start time on the monotonic clock, in ms.
     began: u64,
 }
@@ -68,8 +70,8 @@ impl Set {
     pub fn start(new_value: NewValue, inputs: &Inputs<'_>) -> (Set, Commands) {
         let tag_read = TagRead::new(inputs.tags.len());
         let (first, state, began) = (None, State::Reading, inputs.now.mono);
-        let mut set = Set { new_value, tag_read, first, state, plain: false, stub: None, began };
-        let mut commands: Commands = smallvec![peek_or_stub(inputs.policy)];
+        let mut set = Set { new_value, tag_read, first, state, plain: false, origin: None, began };
+        let mut commands: Commands = smallvec![get_or_stub(inputs.policy)];
         set.tag_read.push_commands(&mut commands, inputs);
         (set, commands)
     }
@@ -77,7 +79,7 @@ impl Set {
     /// A value that was sent before a bump does not become newer by being repeated: it must not replace what
     /// has been stored since.
     fn read_again(&mut self, item: &Item, tags: &[ServerReply], inputs: &Inputs<'_>) -> Step<SetEnd> {
-        self.stub = Stub::of(item).map(|stub| stub.id);
+        self.origin = Some(StubId::of_item(item));
         let Some(before) = self.first.clone() else { return self.absorb_tags(item.cas, tags, inputs) };
         let mut now = TagRead::new(inputs.tags.len());
         if let Err(failure) = now.absorb(tags, inputs) {
@@ -112,7 +114,7 @@ impl Set {
                 let tags = self.new_value.tags(inputs, version);
                 let new_value = self.new_value.clone();
                 let (command, plain) =
-                    new_value.store(StoreMode::Set, Some(observed_cas), tags, built, self.stub, inputs);
+                    new_value.store(StoreMode::Set, Some(observed_cas), tags, built, self.origin, inputs);
                 (self.state, self.plain) = (State::Storing, plain);
                 commands.push(command);
             }
@@ -149,7 +151,7 @@ impl Machine for Set {
                     return Step::Done(SetEnd::Failed(Failure::Overloaded));
                 }
                 self.state = State::Reading;
-                let mut commands: Commands = smallvec![peek_or_stub(inputs.policy)];
+                let mut commands: Commands = smallvec![get_or_stub(inputs.policy)];
                 TagRead::new(inputs.tags.len()).push_commands(&mut commands, inputs);
                 Step::Send(commands)
             }

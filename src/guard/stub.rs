@@ -79,6 +79,16 @@ impl StubId {
         }
     }
 
+    /// Identifies what a store over this item follows: the stub, or the stub over which the value was stored. A value that was
+    /// marked stale, or that has no header, has an identity of its own, because whatever made it so may be an invalidation.
+    ///
+    /// A value records this number of what it was stored over. A value that has the identity of an earlier miss was therefore
+    /// stored over the item of that miss, directly or over others that were, and nothing was invalidated in between.
+    pub(super) fn of_item(item: &Item) -> StubId {
+        let stub = Stub::of(item).map(|stub| stub.id);
+        stub.or_else(|| StubId::of_unservable(item)).unwrap_or(StubId::of(item.cas.number))
+    }
+
     /// The number, of 20 bits.
     pub(super) fn number(self) -> u32 {
         self.0 >> AGE_BITS & ((1 << ID_BITS) - 1)

@@ -17,10 +17,10 @@ fn both() -> (Memcached, Vec<Memcached>, Kennel) {
 fn a_value_that_becomes_too_large_is_refused_and_the_old_one_stays() {
     let (reference, _servers, kennel) = both();
     for prefix in ["g:", "t:"] {
+        let words = ["append", "prepend", "replace", "cas", "add"];
+        let too_large = [1_048_576, 1_048_540].map(|more| words.map(|word| (word, more)));
         for (word, more) in
-            [("append", 1_000_000), ("prepend", 1_000_000), ("append", 1_048_576), ("prepend", 1_048_576)]
-                .into_iter()
-                .chain([("replace", 1_048_576), ("cas", 1_048_576), ("add", 1_048_576)])
+            [("append", 1_000_000), ("prepend", 1_000_000)].into_iter().chain(too_large.concat())
         {
             let key = format!("{prefix}{word}{more}");
             let [theirs, ours] = [direct(&reference), kennel.client()].map(|mut client| {

@@ -64,6 +64,7 @@ mod server_errors;
 mod server_versions;
 mod shared_reads;
 mod joined_gets;
+mod last_set_wins;
 mod shutdown;
 mod slow_clients;
 mod slow_is_sick;

@@ -124,14 +124,19 @@ fn a_late_fill_does_not_end_the_rebuild_that_followed_the_delete() {
 }
 
 #[test]
-fn a_set_by_a_client_without_a_lease_defeats_the_fill_in_flight() {
+fn a_set_by_a_client_without_a_lease_does_not_cost_the_fill_in_flight_its_effect() {
     let (_servers, sidecars) = fleet("stale_for = \"30s\"\ncold_wait = \"200ms\"");
     let (mut winner, mut other) = (sidecars[0].client(), sidecars[1].client());
     assert_eq!(winner.get("hot:k"), None);
     other.store("hot:k", b"blind", 60);
-    winner.store("hot:k", b"late", 60);
-    for client in [&mut winner, &mut other] {
-        assert_eq!(client.get("hot:k").as_deref(), Some(&b"blind"[..]));
+    assert_eq!(winner.get("hot:k").as_deref(), Some(&b"blind"[..]));
+    let (mut winner, mut reader) = (sidecars[0].client(), sidecars[0].client());
+    assert_eq!(other.delete("hot:k"), "DELETED");
+    assert_eq!(winner.get("hot:k"), None);
+    other.store("hot:k", b"blind", 60);
+    winner.store("hot:k", b"last", 60);
+    for client in [&mut reader, &mut other] {
+        assert_eq!(client.get("hot:k").as_deref(), Some(&b"last"[..]));
     }
 }
 

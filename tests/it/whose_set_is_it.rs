@@ -83,11 +83,12 @@ fn another_clients_miss_costs_a_client_no_write() {
         plays(&kennel, &[set(3, "set hot:k 0 0 1\r\n3"), (4, "get hot:k", HIT)]);
         assert_eq!(kennel.client().get("hot:k").as_deref(), Some(&b"3"[..]), "{script:?}");
     }
-    // The first client's own set has lost its race, and removes nothing.
+    // The first client's own set is the last one, so it wins.
     let (_servers, kennel) = one(QUICK);
     let sets =
         [set(1, "set hot:k 0 0 1\r\n1"), set(1, "set hot:k 0 0 1\r\n2"), set(0, "set hot:k 0 0 1\r\n0")];
     plays(&kennel, &[&[(0, "get hot:k", MISS)][..], &sets, &[(2, "get hot:k", HIT)]].concat());
+    assert_eq!(kennel.client().get("hot:k").as_deref(), Some(&b"0"[..]));
 }
 
 #[test]

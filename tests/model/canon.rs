@@ -201,6 +201,7 @@ impl Hasher for Canon {
         self.empty = 0;
         if let Opened::Sealed { envelope, payload_at } = Header::open(bytes) {
             self.mix(u64::from(envelope.stale_for));
+            self.rename_stub(FIRST_CAS + u64::from(envelope.stub()));
             for (_, version) in envelope.tags() {
                 self.rename(version);
             }

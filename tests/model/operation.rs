@@ -8,9 +8,9 @@ use kennel::guard::leases::{
     Admission, AfterHit, Attribution, Ended, KnownMiss, MissToken, MissTokenId, Owner, Writer,
 };
 use kennel::guard::{
-    Bump, BumpEnd, Cas, Commands, Delete, DeleteEnd, Event, Expiry, Fill, FillEnd, GetFlags, Inputs, Item,
-    ItemRef, Machine, NewValue, Now, Operation, Read, ReadEnd, Replies, ServerCommand, ServerReply, Set,
-    Step, TagName,
+    Bump, BumpEnd, Cas, Commands, Delete, DeleteEnd, Event, Expiry, Fill, FillEnd, FillKind, GetFlags,
+    Inputs, Item, ItemRef, Machine, NewValue, Now, Operation, Read, ReadEnd, Replies, ServerCommand,
+    ServerReply, Set, Step, TagName,
 };
 use kennel::proxy::wire;
 
@@ -515,7 +515,7 @@ impl World {
                     let version = std::str::from_utf8(&tag.value).ok().and_then(|text| text.parse().ok());
                     token.versions = version.into_iter().collect();
                 }
-                let start = |inputs: &Inputs<'_>| Fill::start(&token, new_value, false, inputs);
+                let start = |inputs: &Inputs<'_>| Fill::start(&token, new_value, FillKind::Set, inputs);
                 let (fill, step) = with_inputs(plan, s, self.now(), start);
                 let held = token.lock.or(token.observed_cas).filter(|_| lease);
                 match step {

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use kennel::error::Failure;
 use kennel::guard::leases::{Attribution, Leases, MissToken, Owner, StoreCondition, Writer};
 use kennel::guard::{
-    Change, Count, Delete, DeleteEnd, Expiry, Fill, FillEnd, Inputs, Modify, ModifyEnd, NewValue, Read,
-    ReadEnd, ReadOptions, Removal, Set, SetEnd, Step, TagNames,
+    Change, Count, Delete, DeleteEnd, Expiry, Fill, FillEnd, FillKind, Inputs, Modify, ModifyEnd, NewValue,
+    Read, ReadEnd, ReadOptions, Removal, Set, SetEnd, Step, TagNames,
 };
 
 use super::checker::{Violation, millis, violation};
@@ -252,7 +252,8 @@ impl World {
                     }
                     Attribution::Fill { token, owner, lease } => {
                         let new_value = new_value(value);
-                        let start = |inputs: &Inputs<'_>| Fill::start(&token, new_value, adds, inputs);
+                        let kind = if adds { FillKind::Add } else { FillKind::Set };
+                        let start = |inputs: &Inputs<'_>| Fill::start(&token, new_value, kind, inputs);
                         let (fill, step) = self.with_inputs(sidecar, key, start);
                         (pending.fills, pending.holds_lease) = (Some((token, owner)), lease);
                         let Step::Send(commands) = step else {

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use kennel::guard::leases::{Attribution, MissToken, Owner, StoreCondition, Writer};
 use kennel::guard::{
-    Change, Count, Counted, Delete, Expiry, Fill, FillEnd, Inputs, Modify, ModifyEnd, NewValue, Removal, Set,
-    SetEnd, Step, StubId, TagNames, Versions, named_cas,
+    Change, Count, Counted, Delete, Expiry, Fill, FillEnd, FillKind, Inputs, Modify, ModifyEnd, NewValue,
+    Removal, Set, SetEnd, Step, StubId, TagNames, Versions, named_cas,
 };
 
 use super::checker::{DisruptionKind, Rebuild, RebuildId, ValueId, Violation, millis, violation};
@@ -404,8 +404,12 @@ impl World {
                     let tags: Option<Versions> = self.peek_tags(&names).into_iter().collect();
                     token.versions = tags.unwrap_or(token.versions);
                 }
-                let adds = put.build.method == StoreMethod::Add;
-                let start = |inputs: &Inputs<'_>| Fill::start(&token, new_value, adds, inputs);
+                let kind = match put.build.method {
+                    StoreMethod::Add => FillKind::Add,
+                    StoreMethod::MetaCas { .. } | StoreMethod::Cas(_) => FillKind::Compare,
+                    StoreMethod::Set | StoreMethod::Replace => FillKind::Set,
+                };
+                let start = |inputs: &Inputs<'_>| Fill::start(&token, new_value, kind, inputs);
                 let (fill, step) = self.with_inputs_and_tags(sidecar, key, &extra, start);
                 let named = matches!(put.build.method, StoreMethod::MetaCas { .. });
                 put.lock_outlives_fill |= named && !lease && put.build.rebuild.is_some();

@@ -31,40 +31,75 @@ fn after_restart(existing: ServerReply) -> ServerReply {
 }
 
 #[test]
-fn a_fill_replaces_a_value_that_was_out_of_date_before_its_miss_and_stored_over_the_same_stub() {
+fn a_set_replaces_what_was_stored_over_its_stub_unless_a_tag_has_changed_and_others_only_what_is_out_of_date()
+{
+    const ALL: [bool; 3] = [true; 3];
+    const SET: [bool; 3] = [true, false, false];
+    const NONE: [bool; 3] = [false; 3];
     let cases = [
-        (sealed(49, 11, false), "50", true),
-        (sealed(50, 11, false), "50", false),
-        (sealed(49, 11, false), "51", false),
-        (sealed(49, 12, false), "50", false),
-        (sealed(49, 0, false), "50", false),
+        (sealed(49, 11, false), "50", ALL),
+        (sealed(50, 11, false), "50", SET),
+        (sealed(49, 11, false), "51", NONE),
+        (sealed(49, 12, false), "50", NONE),
+        (sealed(49, 0, false), "50", NONE),
+        (found("of another program", 20), "50", NONE),
         // Its writer knew of a bump that this reader has not seen.
-        (sealed(51, 11, false), "50", false),
-        (sealed(49, 11, true), "50", false),
-        (after_restart(sealed(49, 11, false)), "50", false),
+        (sealed(51, 11, false), "50", NONE),
+        (sealed(49, 11, true), "50", NONE),
+        (after_restart(sealed(49, 11, false)), "50", NONE),
     ];
     for (existing, tag, replaces) in cases {
-        let (mut fill, step) = at(0, |inputs| Fill::start(&token(), new_value("7"), false, inputs));
-        let Step::Send(commands) = step else { panic!("{step:?}") };
-        assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(11), Some(50)));
-        let mut resume = |replies: Replies| at(1, |inputs| fill.resume(Event::Replies(replies), inputs));
-        let Step::Send(commands) = resume(smallvec![ServerReply::Exists]) else { panic!("no further read") };
-        assert_eq!(commands[0], get(ItemRef::Value));
-        let end = resume(smallvec![existing.clone(), ServerReply::Absent, found(tag, 3)]);
-        match (replaces, end) {
-            (true, Step::Send(commands)) => {
-                assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(20), Some(50)))
+        for (kind, replaces) in [FillKind::Set, FillKind::Compare, FillKind::Add].into_iter().zip(replaces) {
+            let (mut fill, step) = at(0, |inputs| Fill::start(&token(), new_value("7"), kind, inputs));
+            let mut resume = |replies: Replies| at(1, |inputs| fill.resume(Event::Replies(replies), inputs));
+            let step = if kind == FillKind::Add { resume(smallvec![found("50", 2)]) } else { step };
+            let Step::Send(commands) = step else { panic!("{step:?}") };
+            assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(11), Some(50)));
+            let Step::Send(commands) = resume(smallvec![ServerReply::Exists]) else { panic!("no read") };
+            assert_eq!(commands[0], get(ItemRef::Value));
+            let end = resume(smallvec![existing.clone(), ServerReply::Absent, found(tag, 3)]);
+            match (replaces, end) {
+                (true, Step::Send(commands)) => {
+                    assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(20), Some(50)))
+                }
+                (false, end) => {
+                    assert_eq!(end, Step::Done(FillEnd::Dropped { exists: true }), "{kind:?} {existing:?}")
+                }
+                (true, end) => panic!("{kind:?} {existing:?}: {end:?}"),
             }
-            (false, end) => assert_eq!(end, Step::Done(FillEnd::Dropped { exists: true }), "{existing:?}"),
-            (true, end) => panic!("{end:?}"),
         }
+    }
+}
+
+#[test]
+fn a_set_that_loses_every_race_against_other_sets_fails() {
+    let (mut fill, _) = at(0, |inputs| Fill::start(&token(), new_value("7"), FillKind::Set, inputs));
+    let mut resume = |replies: Replies| at(1, |inputs| fill.resume(Event::Replies(replies), inputs));
+    for _ in 0..MAX_ROUNDS {
+        resume(smallvec![ServerReply::Exists]);
+        resume(smallvec![sealed(50, 11, false), ServerReply::Absent, found("50", 3)]);
+    }
+    resume(smallvec![ServerReply::Exists]);
+    let end = resume(smallvec![sealed(50, 11, false), ServerReply::Absent, found("50", 3)]);
+    assert_eq!(end, Step::Done(FillEnd::Failed(Failure::Overloaded)));
+}
+
+#[test]
+fn the_winner_of_a_stale_value_replaces_what_was_stored_over_its_mark() {
+    let lease = MissToken { stub: None, lock: Some(cas(9)), ..token() };
+    for (origin, stored) in [(11, true), (12, false)] {
+        let (mut fill, _) = at(0, |inputs| Fill::start(&lease, new_value("7"), FillKind::Set, inputs));
+        let mut resume = |replies: Replies| at(1, |inputs| fill.resume(Event::Replies(replies), inputs));
+        resume(smallvec![ServerReply::Exists, ServerReply::Done]);
+        let end = resume(smallvec![sealed(50, origin, false), ServerReply::Absent, found("50", 3)]);
+        assert_eq!(matches!(end, Step::Send(_)), stored, "{end:?}");
     }
 }
 
 #[test]
 fn an_outdated_fill_does_not_replace_a_renewed_stub() {
     for (tag, stored) in [("50", true), ("51", false)] {
-        let (mut fill, _) = at(0, |inputs| Fill::start(&token(), new_value("7"), false, inputs));
+        let (mut fill, _) = at(0, |inputs| Fill::start(&token(), new_value("7"), FillKind::Set, inputs));
         let mut resume = |replies: Replies| at(1, |inputs| fill.resume(Event::Replies(replies), inputs));
         resume(smallvec![ServerReply::Exists]);
         let renewed = fixtures::item("", 12);
@@ -82,7 +117,7 @@ fn a_value_without_room_for_a_header_is_stored_over_its_renewed_stub() {
     let seen = MissToken { versions: Versions::new(), ..token() };
     let mut fill = None;
     let step = run(0, &mut |inputs| {
-        let (started, step) = Fill::start(&seen, new_value("7"), false, inputs);
+        let (started, step) = Fill::start(&seen, new_value("7"), FillKind::Set, inputs);
         fill = Some(started);
         step
     });
@@ -100,7 +135,7 @@ fn a_value_without_room_for_a_header_is_stored_over_its_renewed_stub() {
 
 #[test]
 fn a_fill_that_replaces_a_value_during_its_rebuild_deletes_the_lock_once_it_is_stored() {
-    let (mut fill, _) = at(0, |inputs| Fill::start(&token(), new_value("7"), false, inputs));
+    let (mut fill, _) = at(0, |inputs| Fill::start(&token(), new_value("7"), FillKind::Set, inputs));
     let mut resume = |replies: Replies| at(1, |inputs| fill.resume(Event::Replies(replies), inputs));
     resume(smallvec![ServerReply::Exists]);
     let Step::Send(commands) = resume(smallvec![sealed(49, 11, false), found("lock", 9), found("50", 3)])
@@ -119,7 +154,7 @@ fn a_fill_that_replaces_a_value_during_its_rebuild_deletes_the_lock_once_it_is_s
 #[test]
 fn an_add_is_stored_only_if_no_tag_has_moved_since_its_miss() {
     for (tag, stored) in [("50", true), ("51", false)] {
-        let (mut fill, step) = at(0, |inputs| Fill::start(&token(), new_value("7"), true, inputs));
+        let (mut fill, step) = at(0, |inputs| Fill::start(&token(), new_value("7"), FillKind::Add, inputs));
         let Step::Send(commands) = step else { panic!("{step:?}") };
         assert!(commands.iter().all(|command| command.item == ItemRef::Tag(0)), "{commands:?}");
         let replies = Event::Replies(smallvec![found(tag, 3)]);
@@ -135,7 +170,9 @@ fn an_add_is_stored_only_if_no_tag_has_moved_since_its_miss() {
 #[test]
 fn a_fill_is_dropped_under_another_fence_and_sealed_with_its_own() {
     let under = |fence: u64, token: &MissToken| {
-        at(5, |inputs| Fill::start(token, new_value("v"), false, &Inputs { fence, tags: &[], ..*inputs }).1)
+        at(5, |inputs| {
+            Fill::start(token, new_value("v"), FillKind::Set, &Inputs { fence, tags: &[], ..*inputs }).1
+        })
     };
     let token = MissToken { fence: 7, ..token() };
     for fence in [0, 8] {

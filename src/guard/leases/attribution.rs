@@ -2,11 +2,12 @@
 
 use crate::guard::inputs::Now;
 use crate::guard::tag_version::Versions;
+use crate::metrics::LeaseEnd;
 
 use super::entry::{Entry, EntryKind, MissTokenId, Owner};
 use super::miss_token::MissToken;
 use super::observed::Observed;
-use super::table::Leases;
+use super::table::{Ended, Leases};
 
 /// What a `set` means for the leases of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +84,25 @@ impl<W> Leases<W> {
             (None, KnownMiss::No) if pooled => self.attribute_to_peers(key, owner, now),
             (None, KnownMiss::No) => Attribution::NoMiss,
         }
+    }
+
+    /// A `set` of a pooled client was dropped because of an earlier miss. It may have been the fill of a lease that another connection
+    /// of the same client holds, and then no other fill follows: nobody must wait for one. The leases become plain misses, whose own
+    /// `set` is stored all the same. Returns them, to be released.
+    pub fn give_up_peers(&mut self, key: &[u8], owner: Owner) -> Vec<Ended> {
+        let mut ended = Vec::new();
+        let state = self.keys.get_mut(key);
+        for entry in state.into_iter().flat_map(|state| &mut state.entries) {
+            let may_be_filled = !entry.withheld && entry.owner.peers == owner.peers;
+            if !may_be_filled || !matches!(entry.kind, EntryKind::Lease { renewing: false, .. }) {
+                continue;
+            }
+            entry.kind = EntryKind::Miss;
+            self.owners.remove_lease(entry.owner, entry.id);
+            let (commands, fence, plan) = (entry.release(), entry.token.fence, entry.token.plan);
+            ended.push(Ended { key: key.into(), end: LeaseEnd::Dropped, commands, fence, plan });
+        }
+        ended
     }
 
     /// Whether a `set` without a miss of its own connection could fill one of another connection for which no

@@ -17,6 +17,10 @@ pub struct MissToken {
     /// The stub, if the item was one: a renewal changes its CAS but not its identity. For a value that may
     /// not be served, the identity that every reader derives from it (`StubId::of_unservable`).
     pub stub: Option<StubId>,
+    /// What a store over the item follows, if `stub` and `observed_cas` do not tell. See [`StubId::of_item`].
+    pub origin: Option<StubId>,
+    /// The origin of the value that this win has marked or replaced: nothing was invalidated between the two.
+    pub marked: Option<StubId>,
     /// Which build of the stub's value this is. A stub with another turn has been taken over by another client.
     pub turn: u8,
     /// The item in `observed_cas` was stored after the miss, over the same stub.
@@ -66,6 +70,8 @@ impl MissToken {
         MissToken {
             observed_cas,
             stub,
+            origin: None,
+            marked: None,
             turn: 0,
             filled: false,
             lock,
@@ -86,6 +92,11 @@ impl MissToken {
     /// The stub of a lease whose right to rebuild is a stub.
     pub(super) fn stub_id(&self) -> Option<StubId> {
         self.stub.or_else(|| Some(StubId::of(self.observed_cas?.number)))
+    }
+
+    /// What a store over the item that the miss saw follows, and a value that is stored over it records.
+    pub(in crate::guard) fn origin(&self) -> Option<StubId> {
+        self.origin.or_else(|| self.stub_id())
     }
 
     /// The commands that release the lease.
@@ -110,6 +121,7 @@ impl MissToken {
         Observed {
             cas: self.observed_cas.unwrap_or(Cas::NONE),
             stub: self.stub,
+            origin: self.origin(),
             fence: self.fence,
             plan: self.plan,
             versions: self.versions.clone(),

@@ -5,7 +5,7 @@ use crate::guard::envelope::{Header, Opened};
 use crate::guard::freshness::is_out_of_date;
 use crate::guard::inputs::Inputs;
 use crate::guard::stub::{Stub, StubId};
-use crate::guard::tag_version::Versions;
+use crate::guard::tag_version::{Versions, version_millis};
 
 /// What a miss saw. A later store of its client may replace only this.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -14,6 +14,8 @@ pub struct Observed {
     pub cas: Cas,
     /// The stub, if the item was one, or the stub over which it was stored, if it may not be served.
     pub stub: Option<StubId>,
+    /// Identifies what a store over it follows. See [`StubId::of_item`].
+    pub origin: Option<StubId>,
     /// The fence of the place where it was seen.
     pub fence: u64,
     /// The [`Policy::plan`](crate::guard::Policy::plan) under which it was seen.
@@ -25,7 +27,7 @@ pub struct Observed {
 impl Observed {
     /// Matches no item.
     pub fn none() -> Observed {
-        Observed { cas: Cas::NONE, stub: None, fence: 0, plan: 0, versions: Versions::new() }
+        Observed { cas: Cas::NONE, stub: None, origin: None, fence: 0, plan: 0, versions: Versions::new() }
     }
 
     /// Whether the item is still the one that was seen. A restarted server counts CAS numbers from one again,
@@ -47,8 +49,28 @@ impl Observed {
         if !is_same || item.stale || item.cas.epoch != self.cas.epoch {
             return false;
         }
-        let own = inputs.rule_tags();
-        let is_current = now.get(..own.len()).is_some_and(|now| self.versions.get(..own.len()) == Some(now));
-        is_current && is_out_of_date(&envelope, now, inputs)
+        self.is_current(now, inputs) && is_out_of_date(&envelope, now, inputs)
+    }
+
+    /// Whether the item is a value that was stored since the miss, over what that saw, and nothing was invalidated in between:
+    /// neither the key, nor, as far as these versions show, a tag that the value was sealed with. `now`: the versions of the
+    /// inputs' tags.
+    pub(in crate::guard) fn is_followed_by(&self, item: &Item, now: &Versions, inputs: &Inputs<'_>) -> bool {
+        let is_later = item.size > 0 && item.cas.epoch == self.cas.epoch;
+        if !is_later || self.origin != Some(StubId::of_item(item)) {
+            return false;
+        }
+        let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return true };
+        let known = |name: &[u8]| inputs.tags.iter().zip(now).find(|(tag, _)| tag[..] == *name);
+        let is_behind = |(name, sealed): (&[u8], u64)| {
+            known(name).is_some_and(|(_, now)| version_millis(*now) < version_millis(sealed))
+        };
+        !envelope.tags().any(is_behind)
+    }
+
+    /// Whether the rule's tags have the versions of the miss.
+    pub(in crate::guard) fn is_current(&self, now: &Versions, inputs: &Inputs<'_>) -> bool {
+        let own = inputs.rule_tags().len();
+        now.get(..own).is_some_and(|now| self.versions.get(..own) == Some(now))
     }
 }

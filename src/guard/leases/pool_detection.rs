@@ -26,6 +26,8 @@ pub struct PoolDetection {
 
 /// The fewest `set`s for a decision.
 const MIN_SETS: u32 = 16;
+/// The fewest to find that too many of them fill no miss.
+const MIN_SETS_TO_END: u32 = 64;
 /// From this many on, earlier ones count half.
 const HALVING_SETS: u32 = 256;
 
@@ -41,8 +43,9 @@ impl PoolDetection {
     }
 
     /// Counts a `set`. Returns the new state if it has changed. The state becomes "pooled" when at least a
-    /// quarter of the pairs are between two connections and at most a tenth of all `set`s fill no miss. It
-    /// ends when less than a sixteenth of the pairs are, or more than a quarter of all `set`s fill none.
+    /// quarter of the pairs are between two connections and at most a seventh of all `set`s fill no miss. It ends when less than a
+    /// sixteenth of the pairs are, or, among at least 64 `set`s, more than a third fill none. A pool that writes through a tenth
+    /// of its `set`s stays between the two.
     pub fn note(&mut self, paired: PairedMiss) -> Option<bool> {
         match paired {
             PairedMiss::Own => self.own += 1,
@@ -53,8 +56,8 @@ impl PoolDetection {
         let all = pairs + self.none;
         let pooled = match self.pooled {
             _ if all < MIN_SETS => self.pooled,
-            false => 4 * self.other >= pairs && 10 * self.none <= all,
-            true => 16 * self.other >= pairs && 4 * self.none <= all,
+            false => 4 * self.other >= pairs && 7 * self.none <= all,
+            true => 16 * self.other >= pairs && (all < MIN_SETS_TO_END || 3 * self.none <= all),
         };
         if all >= HALVING_SETS {
             (self.own, self.other, self.none) = (self.own / 2, self.other / 2, self.none / 2);
@@ -91,6 +94,24 @@ mod tests {
         }
         for every in [1, 2, 3, 4] {
             assert!(changes(&mut PoolDetection::default(), every).is_some(), "every {every}th");
+        }
+    }
+
+    #[test]
+    fn a_pool_that_writes_through_a_tenth_of_its_sets_is_detected_and_stays_so() {
+        for seed in 0..200 {
+            let (mut detection, random) = (PoolDetection::default(), &mut fastrand::Rng::with_seed(seed));
+            let mut changes = Vec::new();
+            for n in 0..2000 {
+                let paired = match random.u32(0..100) {
+                    ..10 => PairedMiss::None,
+                    10..20 => PairedMiss::Own,
+                    _ => PairedMiss::Other,
+                };
+                changes.extend(detection.note(paired).map(|pooled| (n, pooled)));
+            }
+            let [(after, true)] = changes[..] else { panic!("seed {seed}: {changes:?}") };
+            assert!(after < 512, "seed {seed}: after {after}");
         }
     }
 

@@ -112,6 +112,7 @@ impl<W> Leases<W> {
                 entry.token.observed_cas = Some(*cas);
                 entry.token.turn = turn_in_place(entry.token.stub);
                 entry.token.stub.get_or_insert(StubId::of(cas.number));
+                entry.token.origin = None;
                 entry.token.lock = None;
                 entry.token.expires_at = None;
             }

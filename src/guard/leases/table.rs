@@ -125,10 +125,25 @@ impl<W> Leases<W> {
                 ended.push(Ended { key: key.into(), end: LeaseEnd::Superseded, commands, fence, plan });
             }
         }
+        self.follow_mark(key, &token);
+        let token = MissToken { marked: None, ..token };
         let kind = EntryKind::Lease { renewing: false, orphan: false };
         let id = self.insert(key, owner, kind, token, millis(policy.max_rebuild));
         self.make_room(&mut ended);
         (Some(id), ended)
+    }
+
+    /// A winner has marked the value of its win, which gives it another identity. The mark was a compare, so whoever may store over
+    /// what follows the value may store over what follows the mark.
+    fn follow_mark(&mut self, key: &[u8], won: &MissToken) {
+        let (Some(marked), Some(state)) = (won.marked, self.keys.get_mut(key)) else { return };
+        let epoch = |token: &MissToken| token.observed_cas.map(|observed_cas| observed_cas.epoch);
+        for Entry { token, .. } in &mut state.entries {
+            let is_same_place = token.holds(won.fence, won.plan) && epoch(token) == epoch(won);
+            if is_same_place && token.origin() == Some(marked) {
+                token.origin = won.origin();
+            }
+        }
     }
 
     /// Records a miss without the right to rebuild. A lease of the same owner remains if its item has not
@@ -276,7 +291,9 @@ impl<W> Leases<W> {
         let is_taken = |entry: &&Entry| matches!(entry.kind, EntryKind::Taken { .. });
         if let Some(owner) = taken_from.filter(|owner| self.entry_of(key, *owner).filter(is_taken).is_some())
         {
-            let token = MissToken { observed_cas: Some(cas), lock: None, filled: true, ..token.clone() };
+            let origin = token.origin();
+            let token =
+                MissToken { observed_cas: Some(cas), origin, lock: None, filled: true, ..token.clone() };
             self.update_token(key, owner, |entry| *entry = token);
         }
         if let Some(state) = self.keys.get_mut(key) {

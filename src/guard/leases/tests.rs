@@ -56,6 +56,7 @@ fn filled(leases: &mut Leases<u32>, number: u64, token: &MissToken, owner: u64) 
 }
 
 mod by_cas;
+mod followed;
 mod let_through;
 mod limits;
 mod withheld;
@@ -629,6 +630,7 @@ fn only_a_connection_with_a_miss_is_restricted_to_what_the_miss_saw() {
         StoreCondition::Observed(Observed {
             cas: cas(number),
             stub: Some(StubId::of(number)),
+            origin: Some(StubId::of(number)),
             fence: 0,
             plan: 0,
             versions: Versions::new(),

@@ -102,14 +102,14 @@ impl Change {
         }
     }
 
-    /// Length in bytes of the value that the client sent.
-    pub(super) fn sent(&self) -> usize {
+    /// Length in bytes of the value that the client sent, and its flags.
+    pub(super) fn sent(&self) -> (usize, u32) {
         match self {
             Change::Add(new_value) | Change::Replace(new_value) | Change::Cas { new_value, .. } => {
-                new_value.body.len()
+                (new_value.body.len(), new_value.flags)
             }
-            Change::Append { more, .. } | Change::Prepend { more, .. } => more.len(),
-            Change::Count(_) | Change::Touch(_) | Change::Empty { .. } => 0,
+            Change::Append { more, .. } | Change::Prepend { more, .. } => (more.len(), 0),
+            Change::Count(_) | Change::Touch(_) | Change::Empty { .. } => (0, 0),
         }
     }
 }

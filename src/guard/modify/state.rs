@@ -72,7 +72,12 @@ impl Modify {
         inputs: &Inputs<'_>,
     ) -> bool {
         let may_store = |observed: &Observed| {
-            let is_allowed = |item| observed.is_same(item) || observed.may_replace(item, versions, inputs);
+            let follows = |item| {
+                observed.is_current(versions, inputs) && observed.is_followed_by(item, versions, inputs)
+            };
+            let is_allowed = |item| {
+                observed.is_same(item) || observed.may_replace(item, versions, inputs) || follows(item)
+            };
             observed.fence == inputs.fence
                 && observed.plan == inputs.policy.plan
                 && current.is_some_and(is_allowed)
@@ -109,7 +114,10 @@ impl Modify {
             },
         };
         // The length of a header does not depend on the versions.
-        matches!(created.operation, Operation::Store { value, exptime: 0.., .. } if !inputs.refuses(value.len()))
+        matches!(
+            created.operation,
+            Operation::Store { value, flags, exptime: 0.., .. } if !inputs.refuses(value.len(), flags)
+        )
     }
 
     pub(super) fn done(&self, counted: Counted) -> ModifyEnd {

@@ -2,15 +2,13 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::guard::command::{
-    Cas, GetFlags, Item, ItemRef, Operation, ServerCommand, StoreMode, Stored, delete,
-};
+use crate::guard::command::{GetFlags, Item, ItemRef, Operation, ServerCommand, StoreMode, Stored, delete};
 use crate::guard::envelope::{Envelope, Header, MAGIC, Opened, TagName, TagNames, Tags};
 use crate::guard::expiry::Expiry;
 use crate::guard::freshness::Hit;
 use crate::guard::inputs::Inputs;
 use crate::guard::new_value::NewValue;
-use crate::guard::stub::Stub;
+use crate::guard::stub::StubId;
 use crate::guard::tag_version::{NEVER, Versions, known_version, may_have_moved};
 use crate::protocol::number::c_uint64;
 
@@ -19,19 +17,20 @@ pub(super) fn initial_value(expiry: Expiry, initial: u64, explicit: Option<u64>)
     NewValue { body, flags: 0, expiry, explicit, tags: TagNames::new() }
 }
 
-/// Stores a value over the item with this CAS. `version` returns the version of each tag to seal it with.
+/// Stores a value over this item. `version` returns the version of each tag to seal it with.
 pub(super) fn store_value(
     new_value: &NewValue,
     mode: StoreMode,
-    cas: Option<Cas>,
+    item: Option<&Item>,
     version: impl Fn(&TagName) -> u64,
     inputs: &Inputs<'_>,
 ) -> ServerCommand {
+    let cas = item.map(|item| item.cas);
     match (new_value.expiry, cas) {
         (Expiry::Expired, Some(cas)) => delete(ItemRef::Value, Some(cas)),
         _ => {
             let (tags, began) = (new_value.tags(inputs, version), (inputs.now, 0));
-            new_value.clone().store(mode, cas, tags, began, None, inputs).0
+            new_value.clone().store(mode, cas, tags, began, item.map(StubId::of_item), inputs).0
         }
     }
 }
@@ -43,13 +42,8 @@ pub(super) fn store_absent(
     version: impl Fn(&TagName) -> u64,
     inputs: &Inputs<'_>,
 ) -> ServerCommand {
-    let (mode, cas) = match item {
-        None => (StoreMode::Add, None),
-        Some(item) => (StoreMode::Set, Some(item.cas)),
-    };
-    let (tags, began) = (new_value.tags(inputs, version), (inputs.now, 0));
-    let stub = item.and_then(Stub::of).map(|stub| stub.id);
-    new_value.clone().store(mode, cas, tags, began, stub, inputs).0
+    let mode = if item.is_some() { StoreMode::Set } else { StoreMode::Add };
+    store_value(new_value, mode, item, version, inputs)
 }
 
 /// Stores another body with the same header and client flags. If there was no header and the body begins as one does, it gets one that

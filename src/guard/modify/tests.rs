@@ -5,6 +5,7 @@ use crate::guard::command::{GetFlags, StoreMode, delete};
 use crate::guard::envelope::{Envelope, Header, LockRecord, Opened, TagName};
 use crate::guard::expiry::Expiry;
 use crate::guard::fixtures::{self, at, cas, found, inputs, new_value, sealed_store};
+use crate::guard::new_value::NewValue;
 use crate::guard::policy::Policy;
 
 #[test]
@@ -162,5 +163,40 @@ fn a_command_that_creates_an_item_stores_over_a_stub() {
         let replies = Event::Replies(smallvec![found("", 11), found("50", 3)]);
         let Step::Send(commands) = at(1, |inputs| modify.resume(replies, inputs)) else { panic!("no store") };
         assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(11), Some(50)));
+    }
+}
+
+#[test]
+fn a_change_that_the_server_would_refuse_is_not_sent_because_the_refusal_drops_the_old_value() {
+    // What memcached itself adds, besides the key: see `Inputs::refuses`.
+    let max_value = 1000;
+    let largest = max_value + 512 - 59;
+    let value = |length, flags| NewValue { flags, ..new_value(vec![b'v'; length]) };
+    let more = |length| Bytes::from(vec![b'v'; length]);
+    let old = ServerReply::Item(Item { flags: 5, ..fixtures::item("old", 7) });
+    for (flags, room) in [(0, largest), (5, largest - 4)] {
+        for excess in [0, 1] {
+            let length = room + excess;
+            let cas = |new_value| Change::Cas { number: 7, new_value, sees_stale: false, invalidate: false };
+            // The old value keeps its flags when it is extended.
+            let added = largest - 4 - "old".len() + excess;
+            let (compare, explicit, create) = (None, None, None);
+            let append = Change::Append { more: more(added), compare, explicit, create: create.clone() };
+            let prepend = Change::Prepend { more: more(added), compare, explicit, create };
+            for (change, refused) in [
+                (Change::Replace(value(length, flags)), ModifyEnd::TooLarge),
+                (cas(value(length, flags)), ModifyEnd::TooLarge),
+                (append, ModifyEnd::NotStored),
+                (prepend, ModifyEnd::NotStored),
+            ] {
+                let (mut modify, _) = on(max_value, &[], |inputs| Modify::start(change, inputs));
+                let replies = Event::Replies(smallvec![old.clone()]);
+                let step = on(max_value, &[], |inputs| modify.resume(replies, inputs));
+                match excess {
+                    0 => assert!(matches!(step, Step::Send(_)), "{refused:?} of {length}: {step:?}"),
+                    _ => assert_eq!(step, Step::Done(refused), "{length}"),
+                }
+            }
+        }
     }
 }

@@ -30,7 +30,8 @@ impl Modify {
         inputs: &Inputs<'_>,
     ) -> Step<ModifyEnd> {
         // memcached checks the size before it checks the item.
-        if inputs.refuses(self.change.sent()) {
+        let (sent, flags) = self.change.sent();
+        if inputs.refuses(sent, flags) {
             return Step::Done(ModifyEnd::TooLarge);
         }
         let item_state = item.as_ref().map(|item| judge(item, Some(versions), inputs));
@@ -89,7 +90,7 @@ impl Modify {
                 }
                 let new_value = initial_value(expiry, *initial, explicit);
                 match expiry {
-                    Expiry::Expired => store_value(&new_value, StoreMode::Set, current_cas, now, inputs),
+                    Expiry::Expired => store_value(&new_value, StoreMode::Set, item.as_ref(), now, inputs),
                     _ => store_absent(&new_value, item.as_ref(), now, inputs),
                 }
             }
@@ -110,14 +111,14 @@ impl Modify {
             (Change::Replace(_), Some(_)) if self.violates_condition(item.as_ref(), versions, inputs) => {
                 return Step::Done(ModifyEnd::Dropped);
             }
-            (Change::Replace(new_value), Some(hit)) => {
-                store_value(new_value, StoreMode::Set, Some(hit.cas), now, inputs)
+            (Change::Replace(new_value), Some(_)) => {
+                store_value(new_value, StoreMode::Set, item.as_ref(), now, inputs)
             }
             (Change::Cas { number, new_value, invalidate: true, .. }, Some(hit))
                 if *number < hit.cas.number =>
             {
                 let sealed = |name: &TagName| sealed_version(name, &hit, Some(versions), inputs);
-                store_value(&new_value.stale(), StoreMode::Set, Some(hit.cas), sealed, inputs)
+                store_value(&new_value.stale(), StoreMode::Set, item.as_ref(), sealed, inputs)
             }
             (Change::Cas { number, .. }, Some(hit)) if hit.cas.number != *number => {
                 return Step::Done(ModifyEnd::Exists);
@@ -126,14 +127,14 @@ impl Modify {
             // tags: it is sealed with the same versions.
             (Change::Cas { new_value, .. }, Some(hit)) if new_value.expiry != Expiry::Expired => {
                 let sealed = |name: &TagName| sealed_version(name, &hit, Some(versions), inputs);
-                store_value(new_value, StoreMode::Set, Some(hit.cas), sealed, inputs)
+                store_value(new_value, StoreMode::Set, item.as_ref(), sealed, inputs)
             }
             (Change::Cas { .. }, Some(hit)) => delete(ItemRef::Value, Some(hit.cas)),
             // Without a header it would be a stub.
             (Change::Empty { expiry, explicit, .. }, Some(hit)) if hit.header.is_empty() => {
                 let (body, tags) = (Bytes::new(), TagNames::new());
                 let new_value = NewValue { body, flags: 0, expiry: *expiry, explicit: *explicit, tags };
-                store_value(&new_value, StoreMode::Set, Some(hit.cas), now, inputs)
+                store_value(&new_value, StoreMode::Set, item.as_ref(), now, inputs)
             }
             (Change::Empty { expiry, explicit, .. }, Some(hit)) => {
                 let emptied = Hit { flags: 0, ..hit.clone() };
@@ -199,17 +200,20 @@ impl Modify {
             }
         };
         let creates = matches!(self.state, State::Writing { counted: Counted { created: true, .. }, .. });
-        if let Operation::Store { value, .. } = &command.operation {
+        if let Operation::Store { value, flags, .. } = &command.operation {
+            let refuses = |length| inputs.refuses(length, *flags);
             match &self.change {
-                _ if creates && inputs.refuses(value.len()) => return Step::Done(ModifyEnd::TooLarge),
+                _ if creates && refuses(value.len()) => return Step::Done(ModifyEnd::TooLarge),
                 _ if creates => {}
-                Change::Append { .. } if inputs.refuses(item.map_or(0, |item| item.size) + value.len()) => {
+                Change::Append { .. }
+                    if item
+                        .as_ref()
+                        .is_some_and(|item| inputs.refuses(item.size + value.len(), item.flags)) =>
+                {
                     return Step::Done(ModifyEnd::NotStored);
                 }
-                Change::Prepend { .. } if inputs.refuses(value.len()) => {
-                    return Step::Done(ModifyEnd::NotStored);
-                }
-                _ if inputs.refuses(value.len()) => return Step::Done(ModifyEnd::TooLarge),
+                Change::Prepend { .. } if refuses(value.len()) => return Step::Done(ModifyEnd::NotStored),
+                _ if refuses(value.len()) => return Step::Done(ModifyEnd::TooLarge),
                 _ => {}
             }
         }
@@ -260,6 +264,6 @@ impl Modify {
             (None, _) if item.size == 0 => inputs.fence,
             (None, _) => 0,
         };
-        Some(store_value(&new_value, StoreMode::Set, Some(item.cas), sealed, &Inputs { fence, ..*inputs }))
+        Some(store_value(&new_value, StoreMode::Set, Some(item), sealed, &Inputs { fence, ..*inputs }))
     }
 }

@@ -23,6 +23,10 @@ const FUTURE_MS: u64 = 24 * 60 * 60 * 1_000;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Claim {
     pub(super) observed_cas: Cas,
+    /// What a store over the item follows.
+    pub(super) origin: StubId,
+    /// The same of the value that this claim has marked.
+    pub(super) marked: Option<StubId>,
     pub(super) ttl: Option<u32>,
     pub(super) versions: Versions,
     pub(super) fallback: Fallback,

@@ -1,13 +1,16 @@
+use bytes::BytesMut;
 use smallvec::smallvec;
 
 use super::*;
+use crate::guard::command::Operation;
+use crate::guard::envelope::{Envelope, Header, Opened, Tags, built_at};
 use crate::guard::fixtures::{self, at, found, new_value, sealed_store};
 use crate::guard::policy::Policy;
 
 #[test]
 fn a_set_is_stored_only_over_the_item_that_it_read_and_dropped_if_a_tag_has_changed_since_its_first_read() {
     let (mut set, commands) = at(0, |inputs| Set::start(new_value("7"), inputs));
-    assert_eq!(commands[0], peek_or_stub(&Policy::default()));
+    assert_eq!(commands[0], get_or_stub(&Policy::default()));
     let mut resume = |mono, replies: &[ServerReply]| {
         let replies = Event::Replies(replies.iter().cloned().collect());
         at(mono, |inputs| set.resume(replies, inputs))
@@ -17,7 +20,7 @@ fn a_set_is_stored_only_over_the_item_that_it_read_and_dropped_if_a_tag_has_chan
     // Other writers win the race, for as long as the set is repeated.
     for (mono, lost) in [(2, ServerReply::Exists), (3, ServerReply::Absent)] {
         let Step::Send(commands) = resume(mono, &[lost]) else { panic!("no further read") };
-        assert_eq!((commands.len(), &commands[0]), (2, &peek_or_stub(&Policy::default())));
+        assert_eq!((commands.len(), &commands[0]), (2, &get_or_stub(&Policy::default())));
         let again = resume(mono, &[found("another's", 12), found("50", 3)]);
         let Step::Send(commands) = again else { panic!("no store") };
         assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(12), Some(50)));
@@ -50,4 +53,33 @@ fn a_set_that_loses_every_race_fails_and_one_that_is_dropped_leaves_no_stub() {
     resume(1, &[found("", 11), found("50", 3)]);
     let end = Step::Done(SetEnd::Failed(Failure::Overloaded));
     assert_eq!(resume(MAX_RETRY_MS, &[ServerReply::Exists]), end);
+}
+
+#[test]
+fn what_a_set_stores_records_what_it_follows() {
+    let header = |stub: u64| {
+        let mut header = BytesMut::new();
+        let built_at = built_at(7, StubId::of(stub).number());
+        Envelope { stale_for: 60, built_at, rebuild: 0, fence: 0, tags: Tags::new() }
+            .seal(&mut header)
+            .unwrap();
+        header.freeze()
+    };
+    let stub = fixtures::item("", 11);
+    let renewed = Item { flags: StubId::of(9).flags(), ..stub.clone() };
+    let value = fixtures::item(header(9), 12);
+    // A mark may be a delete.
+    let marked = Item { stale: true, ..value.clone() };
+    for (found, follows) in
+        [(stub, 11), (renewed, 9), (value, 9), (marked, 12), (fixtures::item("of another program", 13), 13)]
+    {
+        let (mut set, _) = at(0, |inputs| Set::start(new_value("7"), inputs));
+        let replies = smallvec![ServerReply::Item(found.clone()), fixtures::found("50", 3)];
+        let Step::Send(commands) = at(1, |inputs| set.resume(Event::Replies(replies), inputs)) else {
+            panic!("no store")
+        };
+        let Operation::Store { value, .. } = &commands[0].operation else { panic!("{commands:?}") };
+        let Opened::Sealed { envelope, .. } = Header::open(&value.header) else { panic!("{value:?}") };
+        assert_eq!(envelope.stub(), StubId::of(follows).number(), "{found:?}");
+    }
 }

@@ -11,7 +11,7 @@ use super::state::{AfterRenewal, LocalChange, State};
 use crate::error::Failure;
 use crate::guard::leases::{Attribution, Leases, StoreCondition};
 use crate::guard::{Cas, Change, Count, Delete, Expiry, Fill, FillEnd, Modify, NewValue, Removal, Set, Step};
-use crate::metrics::{DropReason, LeaseEnd, Outcome};
+use crate::metrics::{DropReason, LeaseEnd, Outcome, WaitEnd};
 use crate::proxy::client::Client;
 use crate::proxy::guarded::driver::Driver;
 use crate::proxy::guarded::elsewhere::DeleteElsewhere;
@@ -74,6 +74,11 @@ pub(super) fn begin_store(
     match attribution {
         Attribution::Renewing => await_renewal(&mut leases, key, AfterRenewal::Store(kind, value)),
         Attribution::Invalidated => {
+            let may_be_peers = kind == StoreKind::Set && client.listener.is_pooled(client.has_missed());
+            let ended = if may_be_peers { leases.give_up_peers(&key.key, client.owner) } else { Vec::new() };
+            drop(leases);
+            proxy.release(ended);
+            proxy.wake(&key.key, WaitEnd::Freed);
             proxy.metrics.fill_dropped(rule, DropReason::Gone);
             dropped(kind, key, proxy, client)
         }
@@ -113,7 +118,7 @@ pub(super) fn begin_store(
         Attribution::Fill { token, lease, owner } => {
             drop(leases);
             let inputs = proxy.inputs(key, proxy.policy_of(key), now, false);
-            let (machine, step) = Fill::start(&token, value.clone(), kind == StoreKind::Add, &inputs);
+            let (machine, step) = Fill::start(&token, value.clone(), kind.fill(), &inputs);
             let fill = PendingFill { kind, value, token, lease, owner };
             match step {
                 Step::Send(commands) => {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::guard::leases::{Ended, KnownMiss, Leases, MissToken, Owner, PairedMiss, Writer};
-use crate::guard::{Cas, Change, FillEnd, NewValue, Now};
+use crate::guard::{Cas, Change, FillEnd, FillKind, NewValue, Now};
 use crate::metrics::{DropReason, LeaseEnd, Outcome, WaitEnd};
 use crate::proxy::client::Client;
 use crate::proxy::key::GuardedKey;
@@ -28,6 +28,15 @@ pub(super) enum StoreKind {
 }
 
 impl StoreKind {
+    /// The same as the end of a rebuild.
+    pub(super) fn fill(self) -> FillKind {
+        match self {
+            StoreKind::Add => FillKind::Add,
+            StoreKind::Cas(_) | StoreKind::MetaCas { .. } => FillKind::Compare,
+            StoreKind::Set | StoreKind::Replace => FillKind::Set,
+        }
+    }
+
     /// The same as a change that reads first.
     pub(super) fn change(self, value: NewValue) -> Change {
         match self {
