@@ -455,6 +455,12 @@ fn a_cas_that_the_client_gives_is_the_items_where_the_server_can() {
         run(&mut client, "ma g:n N0 J5 E999 c\r\nma g:n E1000 c v\r\n"),
         show(b"HD c999\r\nVA 1 c1000\r\n6\r\n")
     );
+    // The CAS of a stub is the server's: it tells what was invalidated since.
+    let refused = "CLIENT_ERROR E does not apply to mg N of a guarded key\r\n";
+    for mg in ["mg g:new N30 E9876", "mg g:e v E9876 N0 q"] {
+        assert_eq!(run(&mut client, &format!("{mg}\r\n")), show(refused.as_bytes()));
+    }
+    assert_eq!(run(&mut client, "mg g:new\r\n"), show(b"EN\r\n"), "nothing was left");
     assert_eq!(
         run(&mut client, "ms g:bad 1 Ex\r\nx\r\nmd g:bad E\r\n"),
         show(&b"CLIENT_ERROR bad token in command line format\r\n".repeat(2))

@@ -26,6 +26,9 @@ use crate::proxy::scope::AccessSet;
 use crate::proxy::structures::call::{BAD_FLAG, StructureCall, refusal};
 use crate::upstream::GetKind;
 
+/// The reply to an `mg` of a guarded key that chooses the CAS of the stub which it may leave.
+const CHOSEN_STUB: &str = "CLIENT_ERROR E does not apply to mg N of a guarded key\r\n";
+
 /// The reply to `version`, from which clients derive the server's features. It has one word after `VERSION`, because Dalli
 /// takes the last word for the version. Kennel's own version is in `stats`.
 const VERSION: &str = "VERSION 1.6.45\r\n";
@@ -248,6 +251,11 @@ impl Call {
                     KeyClass::Guarded(guarded) if meta.verb == MetaVerb::Debug => {
                         let guard = &proxy.plan.guards[guarded.guard];
                         Kind::Forward(Forward::meta(meta, key, guard.pool, guard.rule, proxy, client))
+                    }
+                    // What a client fills by a CAS of its own is told from what an invalidation left by the server's CAS.
+                    KeyClass::Guarded(_) if reads && meta.has_any(b"N") && meta.has_any(b"E") => {
+                        count(Outcome::ClientError);
+                        reply(CHOSEN_STUB)
                     }
                     KeyClass::Guarded(guarded) if reads => {
                         Kind::MetaGet(Box::new(MetaGet::new(meta, guarded, dialect(), proxy, client)))

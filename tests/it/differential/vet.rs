@@ -497,6 +497,7 @@ fn means_the_same(meta: &Meta<'_>, mode: Mode) -> bool {
     match meta.verb {
         MetaVerb::Debug => false,
         _ if mode.oldest() && has(b'E') => false,
+        MetaVerb::Get if has(b'N') && has(b'E') => false,
         MetaVerb::Get => !(over(b'N') || ((has(b'R') || has(b'N')) && has(b'T')) || (has(b't') && ends)),
         MetaVerb::Set => !(has(b'I') && has(b'C') || has(b'c') && ends),
         MetaVerb::Delete => !(has(b'I') && ends),
