@@ -97,7 +97,8 @@ fn of_two_that_set_the_same_pair_of_keys_the_last_one_sets_both() {
                 assert_eq!(second.get("hot:1").as_deref(), Some(&b"old"[..]));
             }
             for client in [(&mut first, b"A"), (&mut second, b"B")] {
-                ["hot:1", "hot:2"].map(|key| client.0.store(key, client.1, 60));
+                client.0.store("hot:1", client.1, 60);
+                client.0.store("hot:2", client.1, 60);
             }
             let pair = ["hot:1", "hot:2"].map(|key| kennel.client().get(key));
             assert_eq!(pair, [Some(b"B".to_vec()), Some(b"B".to_vec())], "{clients}, {had_value}");
