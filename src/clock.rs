@@ -92,6 +92,34 @@ pub(crate) fn utc(ms: u64) -> Option<String> {
     Some(format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", ms % 1000))
 }
 
+/// The time that [`utc`] prints, in milliseconds since 1970; the fraction of a second may be missing. `None`: it is no such time.
+pub(crate) fn parse_utc(text: &str) -> Option<u64> {
+    let number = |from: usize, to: usize| {
+        let digits = text.get(from..to).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
+        digits.parse::<u64>().ok()
+    };
+    let separators = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
+    if !separators.iter().all(|(at, byte)| text.as_bytes().get(*at) == Some(byte)) {
+        return None;
+    }
+    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
+    let ms = match text.len() {
+        20 => 0,
+        24 if text.as_bytes()[19] == b'.' => number(20, 23)?,
+        _ => return None,
+    };
+    let is_valid = year >= 1970 && (1..=12).contains(&month) && (1..=31).contains(&day);
+    if !text.ends_with('Z') || !is_valid || hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    // Years begin in March, so that a leap day is at the end of one.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
+    let seconds = ((days.checked_sub(719_468)? * 24 + hour) * 60 + minute) * 60 + second;
+    Some(seconds * 1000 + ms)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,5 +164,14 @@ mod tests {
             assert_eq!(utc(ms).as_deref(), Some(output));
         }
         assert_eq!(utc(MAX_TIME + 1), None);
+        for ms in (0..MAX_TIME).step_by(86_400_123 * 997).chain([MAX_TIME]) {
+            assert_eq!(parse_utc(&utc(ms).unwrap()), Some(ms));
+        }
+        assert_eq!(parse_utc("1970-01-02T00:00:00Z"), Some(86_400_000));
+        for text in
+            ["", "x", "1970-01-02", "1970-01-02 00:00:00Z", "1970-13-02T00:00:00Z", "1970-01-02T00:00:00.000"]
+        {
+            assert_eq!(parse_utc(text), None, "{text}");
+        }
     }
 }

@@ -51,6 +51,7 @@ fn main() -> ExitCode {
             return cli::tag::run(action, names, config.as_deref().or(arguments.config.as_deref()));
         }
         Some(Command::Top(top)) => return cli::top::run(top, arguments.config.as_deref()),
+        Some(Command::Suggest(suggest)) => return cli::suggest::run(suggest, arguments.config.as_deref()),
         Some(Command::Trace(trace)) => return cli::trace::run(trace, arguments.config.as_deref()),
         None => {}
     }

@@ -7,9 +7,11 @@ use std::collections::HashMap;
 
 mod pattern;
 mod automaton;
+mod share;
 mod tag;
 
 pub use pattern::{CAPTURES_MAX, Captures, Pattern, PatternError, PatternProblem};
+pub use share::Share;
 pub use tag::{Template, TemplateError, fold_tag};
 
 use automaton::Automaton;

@@ -6,6 +6,7 @@
 //! GET /slabs    the slab classes of the servers
 //! GET /trace    what happens to keys, event by event
 //! GET /hot      the hottest keys
+//! GET /observed  what has happened to observed keys
 //! GET /metrics  Prometheus's text format
 //! GET /healthz  200 while the process can reply
 //! GET /readyz   200 and a list of problems if clients are accepted; otherwise 503 and the state
@@ -36,8 +37,8 @@ pub(crate) use server::MAX_OPEN;
 pub use server::run;
 pub use slabs::{ServerSlabs, SlabClass, Slabs, slab_classes};
 pub use view::{
-    ConfigState, ErrorRow, FleetRules, HotQuery, KeysAt, LeaseRow, NotExplained, ObservedRow, Overview,
-    Placements, PoolRow, RuleRow, ServerRow, View,
+    ConfigState, ErrorRow, FleetRules, HotQuery, KeysAt, LeaseRow, NotExplained, ObservedKeys, ObservedRow,
+    Overview, Placements, PoolRow, RuleRow, ServerRow, View,
 };
 
 #[cfg(test)]

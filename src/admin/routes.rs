@@ -7,6 +7,7 @@ mod explain;
 mod healthz;
 mod hot;
 mod metrics;
+mod observed;
 mod page;
 mod readyz;
 mod reload;
@@ -44,6 +45,7 @@ const ROUTES: &[Route] = &[
     settings::ROUTE,
     explain::ROUTE,
     hot::ROUTE,
+    observed::ROUTE,
     trace::ROUTE,
     slabs::ROUTE,
     reload::ROUTE,

@@ -14,7 +14,9 @@ use super::history::{History, HistoryPage};
 use super::readiness::Readiness;
 use super::server::{LIMITS, Limits, Served, serve};
 use super::slabs::{ServerSlabs, SlabClass, Slabs};
-use super::view::{ConfigState, ErrorRow, HotQuery, LeaseRow, NotExplained, Overview, RuleRow, View};
+use super::view::{
+    ConfigState, ErrorRow, HotQuery, LeaseRow, NotExplained, ObservedKeys, Overview, RuleRow, View,
+};
 use crate::handshake::Requirements;
 use crate::hot::HotReport;
 use crate::listener::ListenAddress;
@@ -64,6 +66,10 @@ impl View for Fixed {
 
     fn hot(&self, _: &HotQuery) -> (HotReport, Vec<Arc<str>>) {
         (HotReport::default(), Vec::new())
+    }
+
+    fn observed(&self) -> ObservedKeys {
+        ObservedKeys::default()
     }
 
     fn record(&self) {}

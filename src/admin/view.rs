@@ -9,6 +9,7 @@ use super::history::HistoryPage;
 use super::slabs::Slabs;
 use crate::hot::{HotReport, Measure};
 use crate::metrics::DiscoveredPool;
+use crate::observed::Families;
 use crate::proxy::Explanation;
 use crate::takeover::ReloadMode;
 use crate::trace::{Filter, Glob, Names, Watcher};
@@ -33,6 +34,8 @@ pub trait View: Send + Sync + 'static {
     fn watch(&self, filter: Filter) -> Option<Watcher>;
     /// The hottest keys, and the names of the rules.
     fn hot(&self, wanted: &HotQuery) -> (HotReport, Vec<Arc<str>>);
+    /// What has happened to observed keys.
+    fn observed(&self) -> ObservedKeys;
     /// Adds a point to the history. Called every 5 s.
     fn record(&self);
     /// The last hour, from the point with the number `since` on.
@@ -72,6 +75,17 @@ pub struct HotQuery {
     pub key: Option<Glob>,
     /// So many at most.
     pub limit: usize,
+}
+
+/// What has happened to observed keys, by their families.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ObservedKeys {
+    /// Whether keys are shown; without, there are no families.
+    pub keys_are_shown: bool,
+    /// Since when, in seconds until now.
+    pub seconds: f64,
+    /// The families.
+    pub families: Families,
 }
 
 /// The configuration in force, and the last attempt to read another one.
@@ -211,6 +225,10 @@ pub struct ObservedRow {
     pub build_seconds: f64,
     /// The time that those took which a guard would have spared, in seconds.
     pub spared_seconds: f64,
+    /// Builds of its guarded keys, if only a share of its keys is guarded.
+    pub guarded: u64,
+    /// Those of them that overlapped with another one.
+    pub guarded_overlapping: u64,
 }
 
 /// A lease that a client holds.

@@ -52,9 +52,11 @@ pub(crate) fn plan(config: &Config, pools: &[Arc<SharedPool>]) -> Plan {
         let observed = match rule.kind {
             RuleKind::Observed => true,
             RuleKind::Raw => config.observe_all,
-            RuleKind::Guarded { .. } | RuleKind::Structure(_) => false,
+            RuleKind::Guarded { .. } => rule.share.is_some(),
+            RuleKind::Structure(_) => false,
         };
-        routes.push(RulePlan { name, pool: rule.pool, guard, structure, observed, invalidates });
+        let (pool, share) = (rule.pool, rule.share);
+        routes.push(RulePlan { name, pool, guard, share, structure, observed, invalidates });
     }
     let rules = Rules::new(config.rules.iter().map(|rule| rule.pattern.clone()).collect());
     let main_pool = config.pools.iter().position(|pool| pool.name == "main").unwrap_or(0);

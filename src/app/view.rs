@@ -14,7 +14,7 @@ use super::lasting::Lasting;
 use super::slabs::AskedSlabs;
 use crate::admin::{
     self, ConfigState, ErrorRow, FleetRules, History, HistoryPage, HotQuery, KeysAt, LeaseRow, NotExplained,
-    ObservedRow, Overview, Placements, PoolRow, RuleRow, ServerRow, Slabs,
+    ObservedKeys, ObservedRow, Overview, Placements, PoolRow, RuleRow, ServerRow, Slabs,
 };
 use crate::clock::Clock;
 use crate::config::Config;
@@ -25,9 +25,10 @@ use crate::hot::HotReport;
 use crate::log::{self, RecentError};
 use crate::metrics::{DiscoveredEntry, Metrics, ObservedTotals};
 use crate::monitor::Status;
+use crate::observed::Families;
 use crate::proxy::{Explanation, KeyHasher, LeaseTable, ObserverSettings};
 use crate::takeover::ReloadMode;
-use crate::trace::{Filter, Names, Taps, Watcher};
+use crate::trace::{Filter, Names, ShownKeys, Taps, Watcher};
 use crate::upstream::pool::SharedPool;
 use crate::upstream::server::Server;
 
@@ -172,10 +173,11 @@ impl AdminView {
 }
 
 fn observed_row(totals: ObservedTotals) -> ObservedRow {
-    let ObservedTotals { builds, spared, build_micros, spared_micros, at_once } = totals;
+    let ObservedTotals { builds, spared, build_micros, spared_micros, at_once, guarded, guarded_overlapping } =
+        totals;
     let seconds = |micros: u64| micros as f64 / 1e6;
     let (build_seconds, spared_seconds) = (seconds(build_micros), seconds(spared_micros));
-    ObservedRow { builds, spared, at_once, build_seconds, spared_seconds }
+    ObservedRow { builds, spared, at_once, build_seconds, spared_seconds, guarded, guarded_overlapping }
 }
 
 impl admin::View for AdminView {
@@ -325,6 +327,13 @@ impl admin::View for AdminView {
         let report =
             HotReport::new(&mut workers, Instant::now(), wanted.by, is_wanted, matches, wanted.limit);
         (report, rules)
+    }
+
+    fn observed(&self) -> ObservedKeys {
+        let keys_are_shown = self.shown().observed.keys == ShownKeys::Full;
+        let families = if keys_are_shown { self.taps.families() } else { Families::default() };
+        let since = families.began().map(|began| self.start.elapsed().saturating_sub(began));
+        ObservedKeys { keys_are_shown, seconds: since.unwrap_or_default().as_secs_f64(), families }
     }
 
     fn record(&self) {

@@ -136,7 +136,12 @@ pub enum Command {
         #[command(subcommand)]
         command: TagCommand,
     },
-    /// Show the hottest keys of a running sidecar, live in a terminal. Keys: r, b, m, t sort; / filters; q quits.
+    /// Propose rules for the keys that a running sidecar has observed, or that a recording has, and print them as TOML.
+    ///
+    /// A sidecar observes the keys of rules with kind = "observe" and, with all = true in [observe], all raw keys. Begin with an
+    /// hour of usual load. With --config, no proposed rule has the name of one that is there.
+    Suggest(SuggestArguments),
+    /// Show the hottest keys of a running sidecar, live in a terminal. Keys: r, b, m, t, s sort; / filters; q quits.
     Top(TopArguments),
     /// Show what happens to keys in a running sidecar, as it happens.
     Trace(TraceArguments),
@@ -166,7 +171,7 @@ pub struct TopArguments {
     /// The sidecar.
     #[command(flatten)]
     pub sidecar: Sidecar,
-    /// Sort by this: requests, bytes, misses or rebuild.
+    /// Sort by this: requests, bytes, misses, rebuild or spared.
     #[arg(long, value_name = "MEASURE", default_value = "requests")]
     pub by: String,
     /// Only keys of the rule with this name.
@@ -184,6 +189,20 @@ pub struct TopArguments {
     /// The most keys: 1 to 1000. Without it, 1000 in a terminal, which scrolls, and otherwise 50.
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
+}
+
+/// The arguments of `kennel suggest`.
+#[derive(Args)]
+pub struct SuggestArguments {
+    /// The sidecar.
+    #[command(flatten)]
+    pub sidecar: Sidecar,
+    /// A recording, the output of kennel trace --json, instead of a sidecar; - is stdin.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "admin"])]
+    pub recording: Option<PathBuf>,
+    /// The same as --recording.
+    #[arg(value_name = "RECORDING", conflicts_with = "admin")]
+    pub file: Option<PathBuf>,
 }
 
 /// The arguments of `kennel trace`.

@@ -299,7 +299,7 @@ fn write_failover(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
 }
 
 fn write_rule(f: &mut fmt::Formatter<'_>, i: usize, rule: &Rule, pool: &str) -> fmt::Result {
-    let Rule { name, pattern, kind, invalidates, .. } = rule;
+    let Rule { name, pattern, kind, share, invalidates, .. } = rule;
     match kind {
         RuleKind::Raw => writeln!(f, "  rules[{i}] {name}: {pattern}, raw, in pool {pool}")?,
         RuleKind::Observed => {
@@ -307,6 +307,12 @@ fn write_rule(f: &mut fmt::Formatter<'_>, i: usize, rule: &Rule, pool: &str) -> 
         }
         RuleKind::Guarded { policy, tags, tags_in_key, meta_winner } => {
             writeln!(f, "  rules[{i}] {name}: {pattern}, guarded, in pool {pool}")?;
+            if let Some(share) = share {
+                writeln!(
+                    f,
+                    "    share: {share} of the keys, the same on every sidecar; the others are raw and observed"
+                )?;
+            }
             write_tags(f, "tags", tags)?;
             if *tags_in_key {
                 writeln!(f, "    further tags: named before the key, as in @tags:NAME,NAME:KEY")?;

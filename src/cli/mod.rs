@@ -1,7 +1,8 @@
 //! The commands other than running the sidecar, one file each, and the `arguments` of all.
 //!
-//! `check` prints the `description` of a configuration, and `connect` tests its servers. `demo`, `explain`, `fleet`, `health`, `reload`,
-//! `ring`, `tag`, `top` and `trace` are the commands of these names. `admin_client` asks a running sidecar, `pipeline` the servers.
+//! `check` prints the `description` of a configuration, and `connect` tests its servers. `demo`, `explain`, `fleet`, `health`,
+//! `reload`, `ring`, `suggest`, `tag`, `top` and `trace` are the commands of these names. `admin_client` asks a running sidecar,
+//! `pipeline` the servers.
 
 mod admin_client;
 pub mod arguments;
@@ -18,6 +19,7 @@ pub mod health;
 mod pipeline;
 pub mod reload;
 pub mod ring;
+pub mod suggest;
 pub mod tag;
 pub mod top;
 pub mod trace;

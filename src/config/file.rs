@@ -231,6 +231,7 @@ table!(
         pattern = "match": Text,
         kind = "kind": Text,
         pool = "pool": Text,
+        share = "share": Text,
         tags = "tags": List,
         invalidates = "invalidates": List,
         tags_in_key = "tags_in_key": Flag,

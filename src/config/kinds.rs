@@ -68,10 +68,11 @@ const TABLE: KindWord = KindWord::Structure(Structure::Table);
 const WINDOW: KindWord = KindWord::Structure(Structure::Window);
 
 /// The keys that not every rule has, each with those that have it.
-fn conditional(table: &file::Rule) -> [(&'static str, &Option<Value>, &'static [KindWord]); 23] {
+fn conditional(table: &file::Rule) -> [(&'static str, &Option<Value>, &'static [KindWord]); 24] {
     const GUARDED: &[KindWord] = &[Guarded];
     const STRUCTURES: &[KindWord] = &[COUNTER, LIST, LOCK, TABLE, WINDOW];
     [
+        ("share", &table.share, GUARDED),
         ("tags", &table.tags, GUARDED),
         ("tags_in_key", &table.tags_in_key, GUARDED),
         ("stale_for", &table.stale_for, GUARDED),

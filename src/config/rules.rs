@@ -16,7 +16,7 @@ use super::validator::{
 use crate::guard::{OnInvalidate, Policy};
 use crate::kinds::{Copied, Kind};
 use crate::proxy::{MetaWinner, explicit_tags};
-use crate::rule::{Pattern, Rules, Template};
+use crate::rule::{Pattern, Rules, Share, Template};
 use crate::upstream::PoolSpec;
 
 const MAX: usize = 10_000;
@@ -114,8 +114,21 @@ fn rule(
         }
     };
     let invalidates = tags(v, &at, "invalidates", &table.invalidates, pattern.as_ref());
+    let share = v.value(&at, "share", &table.share, None, |value| {
+        let share = Share::parse(text(value)?).map(Some);
+        share
+            .ok_or_else(|| "must be a number of percent from \"0%\" to \"100%\": \"5%\", \"0.5%\"".to_owned())
+    });
     kind_word?;
-    let (invalidates, kind) = (invalidates?, kind.filter(|_| applicable)?);
+    let (invalidates, kind, share) = (invalidates?, kind.filter(|_| applicable)?, share?);
+    if let (Some(_), RuleKind::Guarded { tags, tags_in_key, .. }) = (share, &kind)
+        && (*tags_in_key || !tags.is_empty())
+    {
+        let message = "must not be set in a rule with tags: a bump does not invalidate the keys that are not guarded. Remove tags \
+                       and tags_in_key, or share";
+        v.error(&at, "share", table.share.as_ref(), message);
+        return None;
+    }
     if let RuleKind::Guarded { tags, .. } = &kind {
         let before = v.errors.len();
         for (at_list, _) in invalidates.iter().enumerate().filter(|(_, tag)| tags.contains(tag)) {
@@ -133,7 +146,7 @@ fn rule(
             v.warn(&at, "meta_winner has no effect with stale_for = \"0s\" and on_tag = \"drop\": there is no old value to return");
         }
     }
-    Some(Rule { name: name?, pattern: pattern?, pool: pool?, kind, invalidates })
+    Some(Rule { name: name?, pattern: pattern?, pool: pool?, kind, share, invalidates })
 }
 
 /// Warns about settings without an effect. `on_tag = "stale"` has one even if `stale_for` is 0: after a bump, the value may be
@@ -369,6 +382,38 @@ mod tests {
             ),
         ] {
             assert_eq!(warnings(keys), [format!("rules[0] \"user\": {warning}")], "{keys}");
+        }
+    }
+
+    #[test]
+    fn a_share_is_of_a_guarded_rule_without_tags() {
+        let read = |keys: &str| {
+            let pool = "[pools.main]\nservers = [\"10.0.0.1:11211\"]\n";
+            let text = format!("{pool}[[rules]]\nname = \"user\"\nmatch = \"user:{{user}}\"\n{keys}");
+            let config = Config::read("k.toml", &text, []).map_err(|errors| errors.to_string())?;
+            assert_eq!(config.warnings, [] as [String; 0]);
+            Ok::<_, String>(config.rules[0].share.map(|share| share.to_string()))
+        };
+        assert_eq!(read("share = \"5%\""), Ok(Some("5%".to_owned())));
+        assert_eq!(read("share = \"100%\"\ninvalidates = [\"user:{user}\"]"), Ok(Some("100%".to_owned())));
+        assert_eq!(read(""), Ok(None));
+        for (keys, expected) in [
+            (
+                "share = \"5%\"\ntags = [\"user:{user}\"]",
+                "share (\"5%\") must not be set in a rule with tags",
+            ),
+            ("share = \"5%\"\ntags_in_key = true", "share (\"5%\") must not be set in a rule with tags"),
+            (
+                "share = \"5%\"\nkind = \"raw\"",
+                "share (\"5%\") has no effect in a raw rule: remove it, or set kind = \"guarded\"",
+            ),
+            ("share = \"5%\"\nkind = \"observe\"", "share (\"5%\") has no effect in a observe rule"),
+            ("share = \"5\"", "share (\"5\") must be a number of percent"),
+            ("share = 5", "share (5) must be"),
+            ("share = \"101%\"", "share (\"101%\") must be a number of percent"),
+        ] {
+            let error = read(keys).unwrap_err();
+            assert!(error.contains(expected), "{error}");
         }
     }
 

@@ -10,7 +10,7 @@ use crate::handshake::Requirements;
 use crate::kinds::Kind;
 use crate::listener::Listen;
 use crate::proxy::MetaWinner;
-use crate::rule::{Pattern, Template};
+use crate::rule::{Pattern, Share, Template};
 use crate::trace::ShownKeys;
 use crate::upstream::PoolSpec;
 
@@ -116,6 +116,8 @@ pub struct Rule {
     pub pool: usize,
     /// Raw, observed, guarded, or a structure.
     pub kind: RuleKind,
+    /// The share of its keys that are guarded; the others are observed. `None`: all, and none is.
+    pub share: Option<Share>,
     /// The tags that are bumped when such a key changes; at most 16.
     pub invalidates: Vec<Template>,
 }

@@ -95,6 +95,8 @@ fn by_rule(counts: &Counts, page: &mut Page) {
     let mut observed_time = Series::of(table::OBSERVED_SECONDS);
     let mut spared_time = Series::of(table::OBSERVED_SPARED_SECONDS);
     let mut at_once = Series::of(table::OBSERVED_AT_ONCE);
+    let mut of_share = Series::of(table::SHARE_BUILDS);
+    let mut overlaps = Series::of(table::SHARE_OVERLAPS);
     for (rule, name) in counts.rules.iter().enumerate() {
         for &command in Command::ALL {
             for &outcome in Outcome::ALL {
@@ -122,6 +124,11 @@ fn by_rule(counts: &Counts, page: &mut Page) {
         plain.count(&[name], counts.shared_of_rule(rule, layout::PLAIN));
         near.count(&[name], counts.of_rule(rule, layout::NEAR_HITS));
         slow.count(&[name], counts.of_rule(rule, layout::SLOW));
+        let builds = counts.of_rule(rule, layout::SHARE_BUILDS);
+        of_share.count(&[name], builds);
+        if builds > 0 {
+            overlaps.value(&[name], counts.of_rule(rule, layout::SHARE_OVERLAPS) as f64);
+        }
         let builds = counts.of_rule(rule, layout::OBSERVED_BUILDS);
         observed.count(&[name], builds);
         if builds > 0 {
@@ -136,7 +143,7 @@ fn by_rule(counts: &Counts, page: &mut Page) {
             locks.count(&[name, end.word()], counts.of_rule(rule, layout::lock(end)));
         }
     }
-    page.extend([observed, spared, observed_time, spared_time, at_once]);
+    page.extend([observed, spared, observed_time, spared_time, at_once, of_share, overlaps]);
     page.extend([
         requests, durations, ages, stale, leases, rebuilds, dropped, waits, plain, slow, near, locks,
     ]);

@@ -85,6 +85,10 @@ pub struct ObservedTotals {
     pub spared_micros: u64,
     /// The most builds of one key that overlapped.
     pub at_once: u64,
+    /// Builds of its guarded keys, if it has a share.
+    pub guarded: u64,
+    /// Those of them that overlapped.
+    pub guarded_overlapping: u64,
 }
 
 impl Metrics {
@@ -228,6 +232,8 @@ impl Metrics {
                     build_micros: counts.of_rule(rule, layout::OBSERVED_TIME),
                     spared_micros: counts.of_rule(rule, layout::OBSERVED_SPARED_TIME),
                     at_once: counts.most_of_rule(rule, layout::OBSERVED_AT_ONCE),
+                    guarded: counts.of_rule(rule, layout::SHARE_BUILDS),
+                    guarded_overlapping: counts.of_rule(rule, layout::SHARE_OVERLAPS),
                 },
             }
         };

@@ -86,6 +86,10 @@ table! {
         "Time that the builds took which a guard would have spared.";
     OBSERVED_AT_ONCE = Gauge "kennel_observed_builds_at_once" ["rule"]
         "The most builds of one observed key that overlapped, since the start.";
+    SHARE_BUILDS = Counter "kennel_guarded_builds_total" ["rule"]
+        "Values that clients built for the guarded keys of a rule with a share, counted as those of its observed keys are.";
+    SHARE_OVERLAPS = Counter "kennel_guarded_overlapping_builds_total" ["rule"]
+        "Those of them that overlapped with another build of the same key, which ended before.";
     NEAR_HITS = Counter "kennel_near_hits_total" ["rule"]
         "Hits served without a request to a server: from the near cache, or by joining another client's read.";
     NEAR_BYTES = Gauge "kennel_near_bytes" []

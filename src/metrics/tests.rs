@@ -48,6 +48,7 @@ fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
         worker.value_plain(rule);
         worker.near_hit(rule);
         worker.observed_build(rule, MS, true, 2);
+        worker.guarded_build(rule, true);
         worker.slow_request(rule);
     }
     for server in [0, 1] {

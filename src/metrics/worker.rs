@@ -12,10 +12,11 @@ use super::layout::{
     BUMPS, BYTES_READ, BYTES_WRITTEN, CLIENTS, CLIENTS_BINARY, CLIENTS_RECEIVED, CLIENTS_REFUSED,
     CLIENTS_TOTAL, CONNECTIONS, DURATION, GUARDS, IN_FLIGHT, LEASES_LIVE, LOCKS_HELD, NEAR_BYTES, NEAR_HITS,
     NO_MEMORY, OBSERVED_AT_ONCE, OBSERVED_BUILDS, OBSERVED_SPARED, OBSERVED_SPARED_TIME, OBSERVED_TIME,
-    OUTAGE_BYTES, OUTAGE_VALUES, OWN_GLOBAL, OWN_RULE, OWN_SERVER, PLAIN, REBUILD_DURATION, SHARED,
-    SHARED_GLOBAL, SHARED_RULE, SLOW, STALE_AGE, TOO_LARGE, TRACE_DROPPED, TRACE_EVENTS, UNHEALTHY, UP,
-    UPSTREAM_DURATION, WAITERS, answered, authentication, client_mode, connect_failure, dropped, handshake,
-    health_changes, lease, limit, lock, pair, request, stale, tls_session, upstream, wait,
+    OUTAGE_BYTES, OUTAGE_VALUES, OWN_GLOBAL, OWN_RULE, OWN_SERVER, PLAIN, REBUILD_DURATION, SHARE_BUILDS,
+    SHARE_OVERLAPS, SHARED, SHARED_GLOBAL, SHARED_RULE, SLOW, STALE_AGE, TOO_LARGE, TRACE_DROPPED,
+    TRACE_EVENTS, UNHEALTHY, UP, UPSTREAM_DURATION, WAITERS, answered, authentication, client_mode,
+    connect_failure, dropped, handshake, health_changes, lease, limit, lock, pair, request, stale,
+    tls_session, upstream, wait,
 };
 
 /// One worker's counters under one configuration. Those of the worker itself, and of a rule or server that the next configuration
@@ -105,6 +106,14 @@ impl WorkerMetrics {
         if at_once > cells.get(OBSERVED_AT_ONCE) {
             cells.set(OBSERVED_AT_ONCE, at_once);
         }
+    }
+
+    /// A client has built the value of a guarded key of a rule that guards a share of its keys. `overlaps`: with a build that ended
+    /// before it. Worker's thread only.
+    pub fn guarded_build(&self, rule: usize, overlaps: bool) {
+        let cells = &self.rule(rule).own;
+        cells.add_exclusive(SHARE_BUILDS, 1);
+        cells.add_exclusive(SHARE_OVERLAPS, u64::from(overlaps));
     }
 
     /// A request took at least `log.slow`. Worker's thread only.

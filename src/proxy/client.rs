@@ -13,6 +13,7 @@ pub(super) mod process;
 use super::held_locks::HeldLocks;
 use super::key::GuardedKey;
 use super::pipeline::Proxy;
+use crate::guard::Policy;
 use crate::guard::leases::{KnownMiss, Owner, PairedMiss};
 use crate::metrics::{Limit, WorkerMetrics};
 use crate::observed::{Build, Builder, Stored};
@@ -166,6 +167,19 @@ impl Client {
             };
             self.listener.note(paired, metrics);
         }
+    }
+
+    /// Records a miss of a key that is not guarded yet.
+    pub(super) fn note_raw_miss(&self, hash: u64, policy: &Policy, proxy: &Proxy) {
+        self.has_missed.set(true);
+        if self.misses.borrow_mut().note(hash, policy, self.seconds(proxy)) {
+            proxy.metrics.limit_reached(Limit::Misses);
+        }
+    }
+
+    /// Ends its miss of such a key.
+    pub(super) fn end_raw_miss(&self, hash: u64) {
+        self.misses.borrow_mut().end(hash);
     }
 
     /// Ends its miss of this key: it has stored, deleted or read a value.

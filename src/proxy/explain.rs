@@ -256,6 +256,11 @@ impl Proxy {
         if rule == NO_RULE {
             explanation.notes.push("no rule matches, so the key is raw, in the pool \"main\"".to_owned());
         }
+        if let Some(share) = self.plan.rule_plans.get(rule).and_then(|plan| plan.share) {
+            explanation
+                .notes
+                .push(format!("the key is not in the {share} of the rule's keys that are guarded"));
+        }
     }
 
     async fn explain_guarded(

@@ -14,8 +14,8 @@ use super::key::{GuardedKey, StructureKey};
 use super::pipeline::Proxy;
 use crate::hot::HotSample;
 use crate::metrics::{Command, LeaseEnd, Limit, NO_RULE, Outcome};
-use crate::observed::{Build, Stored};
-use crate::trace::{Happened, Marks, Parts, Peer, Sighting, Timing, shown_key};
+use crate::observed::{Build, Deed, Stored};
+use crate::trace::{Happened, Marks, Parts, Peer, ShownKeys, Sighting, Timing, shown_key};
 
 /// A key that a request reads or writes, as far as it is not known from the call.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +28,8 @@ pub(crate) struct SeenKey<'a> {
     pub(crate) marks: Marks,
     /// `key` is the name of a tag, and the server is still to be found.
     is_tag: bool,
+    /// A rule guards the key.
+    is_guarded: bool,
 }
 
 /// A request, as far as it is known from the call.
@@ -44,7 +46,8 @@ impl<'a> SeenKey<'a> {
     pub(crate) fn guarded(key: &'a GuardedKey, bytes: usize, proxy: &Proxy) -> SeenKey<'a> {
         let server = Some((proxy.plan.guards[key.guard].pool, key.place.server));
         let marks = Marks { failed_over: key.place.is_standby(), ..Marks::default() };
-        SeenKey { key: &key.key, server, bytes, marks, is_tag: key.guard == proxy.plan.tag_guard }
+        let is_tag = key.guard == proxy.plan.tag_guard;
+        SeenKey { key: &key.key, server, bytes, marks, is_tag, is_guarded: true }
     }
 
     /// A raw key: its pool, the index of the server, and whether that is a standby server.
@@ -55,7 +58,7 @@ impl<'a> SeenKey<'a> {
         bytes: usize,
     ) -> SeenKey<'a> {
         let marks = Marks { failed_over, ..Marks::default() };
-        SeenKey { key, server: Some((pool, server)), bytes, marks, is_tag: false }
+        SeenKey { key, server: Some((pool, server)), bytes, marks, is_tag: false, is_guarded: false }
     }
 
     /// What a client sent as the key of a structure.
@@ -90,7 +93,8 @@ impl<'a> SeenKey<'a> {
 
     /// A request without a key.
     pub(crate) fn none() -> SeenKey<'static> {
-        SeenKey { key: b"", server: None, bytes: 0, marks: Marks::default(), is_tag: false }
+        let marks = Marks::default();
+        SeenKey { key: b"", server: None, bytes: 0, marks, is_tag: false, is_guarded: false }
     }
 }
 
@@ -151,6 +155,19 @@ impl Proxy {
         let since = |at: Instant| at.saturating_duration_since(self.start);
         let now = since(client.turn_time());
         let by = client.builder();
+        // A key that is not in the share of its rule may be in it after a reload. What a client has missed until then must not be stored
+        // over an invalidation that comes after it, as if the key had been guarded at the time of the miss.
+        let share = self.plan.policy_of_share(rule).filter(|_| !seen.is_guarded);
+        if let Some(policy) = share {
+            match command {
+                Command::Set | Command::Add | Command::MetaSet | Command::Delete | Command::MetaDelete => {
+                    client.end_raw_miss(hash);
+                }
+                _ if outcome == Outcome::Miss => client.note_raw_miss(hash, policy, self),
+                _ => {}
+            }
+        }
+        let mut build = None;
         match (command, outcome) {
             (
                 Command::Get | Command::Gets | Command::Gat | Command::Gats | Command::MetaGet,
@@ -163,11 +180,24 @@ impl Proxy {
             }
             (
                 Command::Set | Command::Add | Command::MetaSet,
-                Outcome::Stored | Outcome::Ok | Outcome::NotStored | Outcome::Exists | Outcome::ServerError,
+                Outcome::Stored
+                | Outcome::Ok
+                | Outcome::NotStored
+                | Outcome::Exists
+                | Outcome::FillDropped
+                | Outcome::ServerError,
             ) => {
                 let stored = self.builds.stored(hash, by, since(began), now);
+                if seen.is_guarded {
+                    if let Stored::Build(Build { spared, .. }) = stored {
+                        self.metrics.guarded_build(rule, spared);
+                    }
+                    return;
+                }
                 client.note_observed_store(&stored, &self.metrics);
-                if let Stored::Build(Build { took, spared, at_once, .. }) = stored {
+                if let Stored::Build(ended) = stored {
+                    let Build { took, spared, at_once, .. } = ended;
+                    build = Some(ended);
                     self.metrics.observed_build(rule, took, spared, at_once);
                     let shown = || self.observer.settings.keys.of(seen.key, || hash);
                     let now = client.turn_time();
@@ -180,6 +210,12 @@ impl Proxy {
                 }
             }
             _ => {}
+        }
+        // Of a key that is shown in part or as a hash, no pattern is known.
+        if !seen.is_guarded && self.observer.settings.keys == ShownKeys::Full {
+            let mut families = self.observer.tap.families();
+            families.begin(now);
+            families.note(seen.key, Deed::of(command, outcome), build.as_ref());
         }
     }
 
@@ -226,7 +262,7 @@ impl Proxy {
         let place = self.tag_place(key, false);
         let server = Some((self.plan.tag_pool, place.server));
         let marks = Marks { failed_over: place.is_standby(), ..seen.marks };
-        SeenKey { key, server, bytes: seen.bytes, marks, is_tag: false }
+        SeenKey { key, server, bytes: seen.bytes, marks, is_tag: false, is_guarded: true }
     }
 
     /// Counts a request that is answered at once, without a key.

@@ -301,6 +301,9 @@ impl Proxy {
             None => KeyClass::Raw { pool: self.plan.main_pool, rule: NO_RULE },
             Some(rule) => match self.plan.rule_plans[rule] {
                 RulePlan { pool, guard: None, structure: None, .. } => KeyClass::Raw { pool, rule },
+                RulePlan { pool, share: Some(share), .. } if !share.contains(key) => {
+                    KeyClass::Raw { pool, rule }
+                }
                 RulePlan { pool, structure: Some(structure), .. } => {
                     let plan = &self.plan.structures[structure];
                     let length = kinds::split(&plan.kind, plan.prefix, key);

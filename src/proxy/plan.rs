@@ -3,7 +3,7 @@
 use crate::guard::Policy;
 use crate::kinds::{Kind, Memory};
 use crate::metrics::NO_RULE;
-use crate::rule::{Rules, Template};
+use crate::rule::{Rules, Share, Template};
 
 /// The rules, and for each of them where its keys go and how they are guarded.
 pub struct Plan {
@@ -45,9 +45,11 @@ pub struct RulePlan {
     pub pool: usize,
     /// Index of the keys' guard in the plan; `None` for raw keys and structures.
     pub guard: Option<usize>,
+    /// The share of the keys that are guarded; the others are raw. `None`: all.
+    pub share: Option<Share>,
     /// Index of the keys' structure in the plan; `None` for raw and guarded keys.
     pub structure: Option<usize>,
-    /// Whether what clients build for its raw keys is counted.
+    /// Whether what clients build for its keys is counted: raw ones, and guarded ones if only a share is guarded.
     pub observed: bool,
     /// Names of the tags that a change of such a key bumps.
     pub invalidates: Vec<Template>,
@@ -141,7 +143,15 @@ impl Plan {
         Plan { observes: self.observes || observes_others, observes_others, ..self }
     }
 
-    /// Whether what clients build for the raw keys of this rule is counted.
+    /// The policy of the guarded keys of this rule, if only a share of its keys is guarded.
+    pub(super) fn policy_of_share(&self, rule: usize) -> Option<&Policy> {
+        let RulePlan { share: Some(_), guard: Some(guard), .. } = self.rule_plans.get(rule)? else {
+            return None;
+        };
+        Some(&self.guards[*guard].policy)
+    }
+
+    /// Whether what clients build for the keys of this rule is counted.
     #[inline]
     pub(super) fn observes(&self, rule: usize) -> bool {
         self.observes && self.rule_plans.get(rule).map_or(self.observes_others, |plan| plan.observed)

@@ -10,7 +10,7 @@
 
 use std::cell::OnceCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll};
 
 use tokio::sync::mpsc;
@@ -19,6 +19,7 @@ use super::event::{Event, Letters, Sighting};
 use super::filter::Filter;
 use crate::hot::HotKeys;
 use crate::metrics::WorkerMetrics;
+use crate::observed::Families;
 use crate::random::Random;
 
 /// The most watchers at a time. Further ones are refused.
@@ -32,6 +33,7 @@ pub struct Tap {
     watched: AtomicBool,
     watchers: Mutex<Vec<Watching>>,
     hot: Mutex<HotKeys>,
+    families: Mutex<Families>,
 }
 
 /// A watcher, on the side of one worker.
@@ -46,7 +48,12 @@ struct Watching {
 impl Tap {
     /// Nobody watches.
     pub fn new() -> Tap {
-        Tap { watched: AtomicBool::new(false), watchers: Mutex::default(), hot: Mutex::default() }
+        Tap {
+            watched: AtomicBool::new(false),
+            watchers: Mutex::default(),
+            hot: Mutex::default(),
+            families: Mutex::default(),
+        }
     }
 
     /// Whether anybody watches.
@@ -109,6 +116,11 @@ impl Tap {
         }
     }
 
+    /// The families of observed keys. Only the admin thread takes them besides, to copy them.
+    pub fn families(&self) -> MutexGuard<'_, Families> {
+        self.families.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The hot keys of this worker.
     pub fn hot(&self) -> HotKeys {
         self.hot.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -148,6 +160,13 @@ impl Taps {
     /// Forgets the hot keys.
     pub fn clear_hot(&self) {
         self.taps.iter().for_each(|tap| tap.hot.lock().unwrap_or_else(PoisonError::into_inner).clear());
+    }
+
+    /// The families of observed keys, of all workers together.
+    pub fn families(&self) -> Families {
+        let mut all = Families::default();
+        self.taps.iter().for_each(|tap| all.add(&tap.families()));
+        all
     }
 
     /// The hot keys of each worker.

@@ -315,12 +315,16 @@ function saves(r) {
   return parts.join("; ") || "–";
 }
 
-// Of the raw keys that are observed.
+// Of the raw keys that are observed, beside the guarded ones of the same rule.
 function spares(r) {
   const o = r.observed;
-  if (!o.builds) return "–";
-  const each = o.builds / (o.builds - o.spared_builds);
-  return `${count(o.spared_builds)} of ${count(o.builds)} builds, ${seconds(o.spared_build_seconds)}; ${each.toFixed(1)} builds per expiry, at most ${o.builds_at_once} at once`;
+  const each = (builds, overlapping) => String(Math.round(10 * builds / (builds - overlapping)) / 10);
+  const guarded = each(o.guarded_builds, o.guarded_overlapping_builds);
+  const builds = (number) => `${number} ${number === "1" ? "build" : "builds"} per expiry`;
+  if (!o.builds) return o.guarded_builds ? `guarded: ${builds(guarded)}` : "–";
+  const observed = each(o.builds, o.spared_builds);
+  if (o.guarded_builds) return `guarded: ${builds(guarded)}; not: ${observed}`;
+  return `${count(o.spared_builds)} of ${count(o.builds)} builds, ${seconds(o.spared_build_seconds)}; ${builds(observed)}, at most ${o.builds_at_once} at once`;
 }
 
 function about(page) {

@@ -199,6 +199,8 @@ fn rule(rule: &RuleRow) -> Value {
             "builds_at_once": rule.observed.at_once,
             "build_seconds": rule.observed.build_seconds,
             "spared_build_seconds": rule.observed.spared_seconds,
+            "guarded_builds": rule.observed.guarded,
+            "guarded_overlapping_builds": rule.observed.guarded_overlapping,
         },
     })
 }
