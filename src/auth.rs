@@ -234,7 +234,6 @@ impl Authentication {
             }
         };
         if input.len() < size {
-            input.reserve(size - input.len());
             return Step::Read;
         }
         self.data = None;

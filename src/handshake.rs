@@ -5,27 +5,32 @@
 //! ```
 //!
 //! A listener that requires neither has no [`Handshake`], and its clients begin their session at once. Until a client is
-//! authenticated, it takes one of `max_connections`; everything else that it takes has a limit and a timeout (`limits`). The
-//! session receives a `stream`.
+//! authenticated, it takes one of a quarter of `max_connections`, and gives way to the next; what it sends counts towards
+//! `max_buffered`; everything else that it takes has a limit and a timeout (`limits`). The session receives a `stream`.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::auth::{Authentication, Sasl, Step, Users, Verdict};
-use crate::metrics::{TlsOutcome, WorkerMetrics};
+use crate::metrics::{AuthOutcome, TlsOutcome, WorkerMetrics};
 use crate::pem::BadFile;
 use crate::protocol::binary::parse::{Access, Command, Limits, Parsed, Request, parse};
 use crate::protocol::binary::reply::{put_error, put_text};
 use crate::protocol::binary::{self, Status};
 use crate::tls::{Acceptor, TlsConnection, TlsFiles};
+use crate::upstream::pending_replies::PendingReplies;
+use limits::MAX_ATTEMPTS;
 use stream::PrefixedStream;
 
 mod limits;
@@ -34,12 +39,12 @@ mod stream;
 mod tests;
 
 pub use limits::HandshakeLimits;
-pub(crate) use limits::RateLimitedLog;
+pub(crate) use limits::{MAX_WRONG, RateLimitedLog};
 pub(crate) use stream::log_name;
 pub use stream::{ClientStream, PlainSocket};
 
 /// The buffer space for a read, in bytes.
-const READ_SIZE: usize = 4 * 1024;
+const READ_SIZE: usize = 1024;
 
 /// What a listener requires of its clients. The default is nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -111,7 +116,7 @@ impl Handshake {
         self.users.as_ref().map(|users| Sasl::authenticated(Arc::clone(users)))
     }
 
-    /// Authenticates a client. Returns its connection, from which the first request is read next. `None`: authentication failed
+    /// Authenticates a client, whose memory is counted by `memory`. Returns its connection, from which the first request is read next. `None`: authentication failed
     /// and the connection is closed, or `stop` was cancelled.
     pub async fn accept<S: ClientStream + 'static>(
         &self,
@@ -119,8 +124,10 @@ impl Handshake {
         from: Option<SocketAddr>,
         limits: &HandshakeLimits,
         metrics: &WorkerMetrics,
+        memory: &PendingReplies,
         stop: &CancellationToken,
     ) -> Option<Accepted> {
+        let until = Instant::now() + limits.auth_timeout;
         let mut socket: Box<dyn ClientStream> = match &self.tls {
             None => Box::new(socket),
             Some(tls) => {
@@ -139,13 +146,16 @@ impl Handshake {
             }
         };
         let Some(users) = &self.users else { return Some(Accepted { stream: socket, sasl: None }) };
-        let client = UnauthenticatedClient { users, from, limits, metrics };
-        let authentication = timeout(limits.auth_timeout, client.authenticate(&mut socket));
+        let client = UnauthenticatedClient { users, from, limits, metrics, memory };
+        let authentication = timeout_at(until, client.authenticate(&mut socket));
         match stop.run_until_cancelled(authentication).await {
             Some(Ok(Ok(Some((prefix, sasl))))) => {
                 Some(Accepted { stream: Box::new(PrefixedStream { prefix, socket }), sasl })
             }
-            _ => {
+            ended => {
+                if matches!(ended, Some(Err(_))) {
+                    metrics.authentication(AuthOutcome::TimedOut);
+                }
                 // TLS requires a close_notify. This fails if the client has disconnected.
                 let _ = socket.shutdown().await;
                 None
@@ -183,6 +193,7 @@ struct UnauthenticatedClient<'a> {
     from: Option<SocketAddr>,
     limits: &'a HandshakeLimits,
     metrics: &'a WorkerMetrics,
+    memory: &'a PendingReplies,
 }
 
 impl UnauthenticatedClient<'_> {
@@ -199,17 +210,20 @@ impl UnauthenticatedClient<'_> {
         if input[0] == binary::REQUEST {
             return self.authenticate_binary(socket, input).await;
         }
-        let mut authentication = Authentication::default();
+        let (mut authentication, mut attempts) = (Authentication::default(), Attempts::default());
         loop {
             match authentication.step(self.users, &mut input) {
                 Step::Close => return Ok(None),
                 Step::Reply(verdict, line) => {
-                    self.count(verdict);
+                    let goes_on = self.count(verdict, &mut attempts).await;
                     socket.write_all(line).await?;
                     socket.flush().await?;
                     self.metrics.bytes_written(line.len());
                     if verdict == Verdict::Accepted {
                         return Ok(Some((input, None)));
+                    }
+                    if !goes_on {
+                        return Ok(None);
                     }
                 }
                 Step::Read => {
@@ -227,7 +241,7 @@ impl UnauthenticatedClient<'_> {
         socket: &mut Box<dyn ClientStream>,
         mut input: BytesMut,
     ) -> io::Result<Option<(BytesMut, Option<Sasl>)>> {
-        let mut sasl = Sasl::new(Arc::clone(self.users));
+        let (mut sasl, mut attempts) = (Sasl::new(Arc::clone(self.users)), Attempts::default());
         // Only messages of SASL have a body here, and theirs have a limit of their own.
         let limits = Limits { max_value: 0, access: sasl.access() };
         let mut skip = 0;
@@ -252,24 +266,26 @@ impl UnauthenticatedClient<'_> {
                 }
                 Parsed::Request { request: Request { head, command: Command::Sasl(message) }, consumed } => {
                     let answer = sasl.answer(&message);
-                    if let Some(verdict) = answer.verdict {
-                        self.count(verdict);
-                    }
+                    let goes_on = match answer.verdict {
+                        Some(verdict) => self.count(verdict, &mut attempts).await,
+                        None => attempts.add(),
+                    };
                     put_text(head, answer.status, answer.text, &mut reply);
-                    (consumed, false)
+                    (consumed, !goes_on)
                 }
                 // Before the password, the parser accepts no other.
                 Parsed::Request { request: Request { head, .. }, consumed } => {
                     put_text(head, Status::Success, binary::VERSION, &mut reply);
-                    (consumed, false)
+                    (consumed, !attempts.add())
                 }
                 Parsed::Refused(refused) => {
-                    if refused.status == Status::AuthError {
-                        self.count(Verdict::Missing);
-                    }
+                    let goes_on = match refused.status {
+                        Status::AuthError => self.count(Verdict::Missing, &mut attempts).await,
+                        _ => attempts.add(),
+                    };
                     put_error(refused.head, refused.status, &mut reply);
                     skip = usize::try_from(refused.skip_data).unwrap_or(usize::MAX);
-                    (refused.consumed, refused.close)
+                    (refused.consumed, refused.close || !goes_on)
                 }
             };
             input.advance(consumed);
@@ -285,7 +301,8 @@ impl UnauthenticatedClient<'_> {
         }
     }
 
-    /// Reads at most about `room` bytes. Returns false if the client has disconnected.
+    /// Reads at most about `room` bytes. Returns false if the client has disconnected, or must be because all clients together hold
+    /// too much and this one holds most.
     async fn read(
         &self,
         socket: &mut Box<dyn ClientStream>,
@@ -293,19 +310,55 @@ impl UnauthenticatedClient<'_> {
         room: usize,
     ) -> io::Result<bool> {
         input.reserve(room);
-        let read = socket.read_buf(input).await?;
+        let read = {
+            let mut reading = pin!(socket.read_buf(input));
+            let read = poll_fn(|cx| {
+                self.memory.wake_on_next(cx);
+                match self.memory.closing() {
+                    Some(_) => Poll::Ready(Ok(0)),
+                    None => reading.as_mut().poll(cx),
+                }
+            });
+            read.await?
+        };
+        self.memory.set_buffered(input.capacity());
+        self.memory.note_activity();
         self.metrics.bytes_read(read);
         Ok(read > 0)
     }
 
-    fn count(&self, verdict: Verdict) {
+    /// Counts an attempt. After a wrong password, it waits before it returns. Returns false if the connection must be closed.
+    async fn count(&self, verdict: Verdict, attempts: &mut Attempts) -> bool {
         self.metrics.authentication(verdict.outcome());
+        let goes_on = attempts.add();
         if verdict == Verdict::Wrong {
+            attempts.wrong += 1;
             // The user is not logged: people type passwords in place of names.
             let from = log_name(self.from);
             self.limits.failures.log(|suppressed| {
                 warn!(%from, suppressed, "authentication failed: unknown user or wrong password");
             });
+            sleep(self.limits.delay(attempts.wrong)).await;
+            if attempts.wrong >= MAX_WRONG {
+                self.metrics.authentication(AuthOutcome::CutOff);
+                return false;
+            }
         }
+        goes_on
+    }
+}
+
+/// What one connection has sent instead of a valid password.
+#[derive(Debug, Default)]
+struct Attempts {
+    all: u32,
+    wrong: u32,
+}
+
+impl Attempts {
+    /// Counts a command. Returns false if it was the last one.
+    fn add(&mut self) -> bool {
+        self.all += 1;
+        self.all < MAX_ATTEMPTS
     }
 }

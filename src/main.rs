@@ -3,7 +3,8 @@
 use std::env;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::process::{self, ExitCode};
 
 use clap::Parser;
 use kennel::app::control::{Signals, Source, control};
@@ -55,6 +56,9 @@ fn main() -> ExitCode {
         Some(Command::Trace(trace)) => return cli::trace::run(trace, arguments.config.as_deref()),
         None => {}
     }
+    if !arguments.start_takeover {
+        restart_with_allocator_settings();
+    }
     match log::init(arguments.log_format) {
         Ok(()) if arguments.start_takeover => start_takeover(),
         Ok(()) => serve(arguments),
@@ -67,6 +71,28 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Settings of glibc's allocator, which it reads when a process starts. By default it keeps freed blocks of up to 32 MiB once one of
+/// their size has been freed, so what a burst of large values took would stay with the process.
+const ALLOCATOR: [(&str, &str); 2] =
+    [("MALLOC_MMAP_THRESHOLD_", "16384"), ("MALLOC_TRIM_THRESHOLD_", "131072")];
+
+/// Executes the program again in the same process, with [`ALLOCATOR`] in its environment. Returns if they are there already, if the
+/// operator has set others, if the allocator is not glibc's, or if that fails, which only costs memory.
+fn restart_with_allocator_settings() {
+    let is_set = |name: &str| env::var_os(name).is_some();
+    let has_settings = ALLOCATOR.iter().any(|(name, _)| is_set(name)) || is_set("GLIBC_TUNABLES");
+    let (false, true, Ok(program)) = (has_settings, cfg!(target_env = "gnu"), env::current_exe()) else {
+        return;
+    };
+    let mut arguments = env::args_os();
+    let mut again = process::Command::new(program);
+    if let Some(name) = arguments.next() {
+        again.arg0(name);
+    }
+    // It returns only an error.
+    let _ = again.args(arguments).envs(ALLOCATOR).exec();
 }
 
 /// Starts a process that takes over, and leaves it to the parent of all.

@@ -325,8 +325,8 @@ impl<S> Session<'_, S> {
                 Err(reply) => self.refuse_and_close(reply),
             };
         }
-        let (calls, active) = (&self.calls, self.active);
-        let conflicts = |set: &AccessSet| conflicts(calls, active, set);
+        let (calls, active, shared) = (&self.calls, self.active, self.client.listener.is_shared());
+        let conflicts = |set: &AccessSet| conflicts(calls, active, shared, set);
         let (call, closes, skip_data, consumed) = match parse(&self.input, &self.limits) {
             Parsed::Incomplete { at_least } => return Progress::Incomplete { at_least },
             Parsed::Request { request, consumed } => {
@@ -408,8 +408,8 @@ impl<S> Session<'_, S> {
             }
             Part::Refused(reply) => self.refuse_and_close(reply),
             Part::Keys { request, consumed, last } => {
-                let (calls, active) = (&self.calls, self.active);
-                let conflicts = |set: &AccessSet| conflicts(calls, active, set);
+                let (calls, active, shared) = (&self.calls, self.active, self.client.listener.is_shared());
+                let conflicts = |set: &AccessSet| conflicts(calls, active, shared, set);
                 let call = Call::part(&request, state, last, &self.proxy, &self.client, conflicts);
                 let Some(call) = call else { return Progress::Blocked };
                 if last {
@@ -433,7 +433,9 @@ impl<S> Session<'_, S> {
     }
 }
 
-/// Whether a request that accesses `set` conflicts with one in flight. `active` is the number of active calls.
-fn conflicts(calls: &VecDeque<PendingCall>, active: usize, set: &AccessSet) -> bool {
-    active > 0 && calls.iter().any(|pending| pending.call.accesses().conflicts(set))
+/// Whether a request that accesses `set` conflicts with one in flight. `active` is the number of active calls. `shared`: those that wait
+/// for a build do not count, because it may be ended by what follows on the same connection.
+fn conflicts(calls: &VecDeque<PendingCall>, active: usize, shared: bool, set: &AccessSet) -> bool {
+    let is_passed = |pending: &PendingCall| shared && pending.call.waits_for_build();
+    active > 0 && calls.iter().any(|pending| pending.call.accesses().conflicts(set) && !is_passed(pending))
 }

@@ -19,6 +19,8 @@ pub struct Sasl {
     is_authenticated: bool,
     /// The client has named the mechanism, and must send the password in the next step.
     awaits_password: bool,
+    /// How many wrong passwords it has sent.
+    wrong: u32,
 }
 
 /// The reply to a message.
@@ -35,7 +37,7 @@ pub struct Answer {
 impl Sasl {
     /// A connection that has not authenticated.
     pub fn new(users: Arc<Users>) -> Sasl {
-        Sasl { users, is_authenticated: false, awaits_password: false }
+        Sasl { users, is_authenticated: false, awaits_password: false, wrong: 0 }
     }
 
     /// A connection that another process has authenticated.
@@ -46,6 +48,11 @@ impl Sasl {
     /// Whether the connection may send commands.
     pub fn access(&self) -> Access {
         if self.is_authenticated { Access::Authenticated } else { Access::Unauthenticated }
+    }
+
+    /// How many wrong passwords it has sent.
+    pub fn wrong(&self) -> u32 {
+        self.wrong
     }
 
     /// Processes a message of the client.
@@ -80,7 +87,10 @@ impl Sasl {
                         verdict: Some(Verdict::Accepted),
                     }
                 }
-                Some(_) => failed(Verdict::Wrong),
+                Some(_) => {
+                    self.wrong += 1;
+                    failed(Verdict::Wrong)
+                }
             },
         }
     }

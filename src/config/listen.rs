@@ -188,8 +188,8 @@ fn connection_use(
     value: &Option<Value>,
     default: ConnectionUse,
 ) -> Option<ConnectionUse> {
-    let all =
-        [ConnectionUse::Auto, ConnectionUse::Single, ConnectionUse::Pooled].map(|kind| (kind.word(), kind));
+    let all = [ConnectionUse::Auto, ConnectionUse::Single, ConnectionUse::Pooled, ConnectionUse::Shared]
+        .map(|kind| (kind.word(), kind));
     v.value(at, "clients", value, default, word(&all))
 }
 

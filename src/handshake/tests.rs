@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::io::{DuplexStream, duplex};
 
 use crate::metrics::Metrics;
+use crate::upstream::memory_budget::MemoryBudget;
 
 /// A directory with a password file, and a certificate and key made by openssl.
 struct Files(PathBuf);
@@ -47,12 +48,18 @@ struct Listener {
     limits: HandshakeLimits,
     metrics: Metrics,
     stop: CancellationToken,
+    max_buffered: usize,
 }
 
 impl Listener {
     fn new() -> Listener {
         let metrics = Metrics::new(vec![], vec![], 1);
-        Listener { limits: HandshakeLimits::default(), metrics, stop: CancellationToken::new() }
+        Listener {
+            limits: HandshakeLimits::default(),
+            metrics,
+            stop: CancellationToken::new(),
+            max_buffered: 1 << 20,
+        }
     }
 
     async fn accept(
@@ -62,7 +69,9 @@ impl Listener {
     ) -> Option<Box<dyn ClientStream>> {
         let handshake = Handshake::new(requirements).unwrap().expect("it requires something");
         let metrics = self.metrics.worker(0);
-        let accepted = handshake.accept(socket, None, &self.limits, &metrics, &self.stop).await;
+        let budget = MemoryBudget::new(self.max_buffered, self.metrics.worker(0));
+        let memory = PendingReplies::for_client(&budget, 1);
+        let accepted = handshake.accept(socket, None, &self.limits, &metrics, &memory, &self.stop).await;
         accepted.map(|accepted| accepted.stream)
     }
 
@@ -158,6 +167,67 @@ async fn a_client_that_sends_no_password_in_time_is_disconnected() {
     let mut replies = Vec::new();
     client.read_to_end(&mut replies).await.unwrap();
     assert_eq!(replies, b"");
+}
+
+/// The text of a wrong password, and the packet.
+fn guesses() -> [Vec<u8>; 2] {
+    let mut packet = vec![0x80, 0x21, 0, 5, 0, 0, 0, 0, 0, 0, 0, 15];
+    packet.extend([0; 12]);
+    packet.extend(b"PLAIN\0user\0pasX");
+    [b"set a 0 0 9\r\nuser pasX\r\n".to_vec(), packet]
+}
+
+#[tokio::test]
+async fn each_wrong_password_is_answered_later_than_the_one_before_and_the_last_ends_the_connection() {
+    let files = Files::new("guesses");
+    for guess in guesses() {
+        let mut listener = Listener::new();
+        let delays = [1, 2, 3, 4, 5, 6].map(|wrong| listener.limits.delay(wrong).as_millis());
+        assert_eq!(delays, [250, 500, 1000, 2000, 4000, 4000]);
+        listener.limits.first_delay = Duration::from_millis(1);
+        let (mut client, ours) = duplex(4096);
+        let requirements = files.users();
+        let guesses = async {
+            client.write_all(&guess.repeat(20)).await.unwrap();
+            let mut replies = Vec::new();
+            client.read_to_end(&mut replies).await.unwrap();
+        };
+        let began = Instant::now();
+        let (accepted, ()) = tokio::join!(listener.accept(&requirements, ours), guesses);
+        assert!(accepted.is_none());
+        assert!(began.elapsed() >= Duration::from_millis(31), "each reply is later than the one before");
+        assert!(listener.counted("kennel_authentications_total{outcome=\"wrong\"} 5"));
+        assert!(listener.counted("kennel_authentications_total{outcome=\"cut_off\"} 1"));
+    }
+}
+
+#[tokio::test]
+async fn a_client_has_ten_seconds_and_few_commands_to_authenticate() {
+    let files = Files::new("ten-seconds");
+    let (mut listener, requirements) = (Listener::new(), files.users());
+    assert_eq!(listener.limits.auth_timeout, Duration::from_secs(10));
+    listener.limits.auth_timeout = Duration::from_millis(20);
+    let (_client, ours) = duplex(64);
+    assert!(listener.accept(&requirements, ours).await.is_none());
+    assert!(listener.counted("kennel_authentications_total{outcome=\"timed_out\"} 1"));
+    listener.limits.auth_timeout = Duration::from_secs(60);
+    let (mut client, ours) = duplex(64 * 1024);
+    client.write_all(&b"version\r\n".repeat(100)).await.unwrap();
+    assert!(listener.accept(&requirements, ours).await.is_none());
+    let mut replies = String::new();
+    client.read_to_string(&mut replies).await.unwrap();
+    assert_eq!(replies.lines().count(), limits::MAX_ATTEMPTS as usize);
+}
+
+#[tokio::test]
+async fn what_a_client_sends_before_it_has_authenticated_counts_towards_the_budget() {
+    let files = Files::new("budget");
+    let listener = Listener { max_buffered: 8 * 1024, ..Listener::new() };
+    let (mut client, ours) = duplex(64 * 1024);
+    client.write_all(b"set a 0 0 16000\r\n").await.unwrap();
+    client.write_all(&[b'x'; 15_000]).await.unwrap();
+    assert!(listener.accept(&files.users(), ours).await.is_none());
+    assert!(listener.counted("kennel_limit_reached_total{limit=\"buffered\"} 1"));
 }
 
 #[tokio::test]

@@ -177,6 +177,10 @@ label! {
         Freed = "freed",
         /// All connections of its client process waited, and the process needed one for a build of its own.
         GaveWay = "gave_way",
+        /// The client closed the connection.
+        HungUp = "hung_up",
+        /// Clients of its listener have hung up after waits that were a little longer.
+        Shortened = "shortened",
     }
 }
 
@@ -281,6 +285,10 @@ label! {
         Malformed = "malformed",
         /// The client sent another command first.
         Missing = "missing",
+        /// A client was disconnected after too many wrong passwords.
+        CutOff = "cut_off",
+        /// A client was disconnected because it had sent no valid password in time.
+        TimedOut = "timed_out",
     }
 }
 
@@ -307,6 +315,9 @@ label! {
         UnreadReplies = "untaken",
         /// A client was disconnected: `max_buffered` was exceeded, and it held most.
         Buffered = "buffered",
+        /// A client that had not authenticated was disconnected: too many had not, or all connections were in use, and a new client
+        /// came.
+        Unauthenticated = "unauthenticated",
         /// A client was disconnected: it was idle for `idle_timeout`.
         Idle = "idle",
         /// A value was refused as too large for any server.

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 pub mod connection_use;
 mod misses;
+mod patience;
 pub(super) mod process;
 
 use super::held_locks::HeldLocks;
@@ -81,6 +82,13 @@ impl Client {
     /// It among the connections of its process.
     pub(super) fn membership(&self) -> &Rc<Membership> {
         self.membership.get_or_init(|| Rc::new(self.listener.join(self.owner.connection, self.peer)))
+    }
+
+    /// Its client has closed it, or at least its side.
+    pub fn note_hang_up(&self) {
+        if let Some(waited) = self.membership.get().and_then(|membership| membership.hang_up()) {
+            self.listener.hung_up(waited);
+        }
     }
 
     /// It is closed, and its leases have been released.

@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 use super::state::{Session, State};
 use super::{LARGE_REQUEST, MAX_PART, Progress, conflicts};
 use crate::auth::Answer;
-use crate::metrics::Limit;
+use crate::handshake::MAX_WRONG;
+use crate::metrics::{AuthOutcome, Limit};
 use crate::protocol::binary::parse::{Access, Command, Limits, Parsed, Refused, Request, parse};
 use crate::protocol::binary::reply::put_text;
 use crate::protocol::binary::{Head, Operation};
@@ -94,6 +95,11 @@ impl<S> Session<'_, S> {
                             }
                             let mut reply = BytesMut::new();
                             put_text(head, status, text, &mut reply);
+                            // Who has authenticated may guess no more of other users' passwords than who has not.
+                            if sasl.wrong() >= MAX_WRONG {
+                                proxy.metrics().authentication(AuthOutcome::CutOff);
+                                self.state = State::Finishing;
+                            }
                             let call = Call::known(reply.freeze(), client);
                             self.in_sequence = false;
                             return self.enqueue(call, consumed);
@@ -101,8 +107,8 @@ impl<S> Session<'_, S> {
                     }
                     _ => {}
                 }
-                let (calls, active) = (&self.calls, self.active);
-                let conflicts = |set: &AccessSet| conflicts(calls, active, set);
+                let (calls, active, shared) = (&self.calls, self.active, client.listener.is_shared());
+                let conflicts = |set: &AccessSet| conflicts(calls, active, shared, set);
                 let Some(call) = Call::binary(&request, proxy, client, conflicts) else {
                     return Progress::Blocked;
                 };
@@ -119,8 +125,8 @@ impl<S> Session<'_, S> {
                     self.limits.max_value = max_value;
                     return Progress::Continue;
                 }
-                let (calls, active) = (&self.calls, self.active);
-                let conflicts = |set: &AccessSet| conflicts(calls, active, set);
+                let (calls, active, shared) = (&self.calls, self.active, client.listener.is_shared());
+                let conflicts = |set: &AccessSet| conflicts(calls, active, shared, set);
                 let Some(call) = Call::refuse_binary(&refused, proxy, client, conflicts) else {
                     return Progress::Blocked;
                 };
@@ -143,8 +149,8 @@ impl<S> Session<'_, S> {
         let Sequence { gets, noop, consumed } =
             Sequence::read(&self.input, limits, self.window.min(MAX_PART));
         let is_ended = noop.is_some() || gets.last().is_some_and(|(head, _)| !head.opcode.is_quiet());
-        let (calls, active) = (&self.calls, self.active);
-        let conflicts = |set: &AccessSet| conflicts(calls, active, set);
+        let (calls, active, shared) = (&self.calls, self.active, self.client.listener.is_shared());
+        let conflicts = |set: &AccessSet| conflicts(calls, active, shared, set);
         let call = Call::binary_gets(&gets, noop, self.in_sequence, &self.proxy, &self.client, conflicts);
         drop(gets);
         let Some(call) = call else { return Progress::Blocked };

@@ -22,15 +22,20 @@ impl<S> Session<'_, S> {
             typical_value,
             output,
             large_read,
+            input,
+            eof,
+            state,
             ..
         } = self;
-        // A call may wait for another client only if no request of its own client is behind it.
-        let no_input = self.input.is_empty() && !self.eof && self.state == State::Open;
+        // A call may wait for another client only if no request of its own client is behind it, or its client has declared that it
+        // does not mind.
+        let shared = client.listener.is_shared();
+        let no_input = (shared || input.is_empty()) && !*eof && *state == State::Open;
         // The output of a client that has gone is discarded, so it needs no limit.
-        let max_output = if self.state == State::Gone { usize::MAX } else { MAX_OUTPUT };
+        let max_output = if *state == State::Gone { usize::MAX } else { MAX_OUTPUT };
         // Every call behind the front one counts, even if it is done and only waits to be written.
         while let (alone, true, Some(front)) =
-            (calls.len() == 1, output.len() < max_output, calls.front_mut())
+            (shared || calls.len() == 1, output.len() < max_output, calls.front_mut())
         {
             if front.call.waits(client) {
                 break;
@@ -70,7 +75,7 @@ impl<S> Session<'_, S> {
             calls.iter_mut().enumerate().skip(1).filter(|(_, pending)| pending.call.is_active())
         {
             let mut reply = BytesMut::new();
-            let position = QueuePosition { first: false, may_wait: no_input && at == last };
+            let position = QueuePosition { first: false, may_wait: no_input && (shared || at == last) };
             if let Poll::Ready(large) = pending.call.poll(proxy, client, position, cx, &mut reply) {
                 if let Some(LargeReply { bytes, trailer }) = large {
                     reply.extend_from_slice(&bytes);

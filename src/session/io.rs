@@ -41,6 +41,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
             }
             Poll::Ready(Ok(0)) => {
                 self.eof = true;
+                self.client.note_hang_up();
                 true
             }
             Poll::Ready(Ok(read)) => {
@@ -49,6 +50,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
             }
             Poll::Ready(Err(_)) => {
                 self.state = State::Gone;
+                self.client.note_hang_up();
                 true
             }
         }

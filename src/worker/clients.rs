@@ -17,13 +17,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use super::connection_limit::ConnectionLimit;
+use super::connection_limit::{ConnectionLimit, Opened};
 use crate::handshake::{Accepted, ClientStream, HandshakeLimits, PlainSocket, RateLimitedLog};
 use crate::listener::{ListenSocket, ListenerInfo, WorkerListener};
+use crate::metrics::Limit;
 use crate::proxy::{Current, Leaving, MovedMiss};
 use crate::session::{self, ClientProtocol, End, NewClient, PendingCall};
 use crate::trace::Peer;
 use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
+use crate::upstream::pending_replies::PendingReplies;
 
 /// How often clients that are to move to another process are looked at.
 const LEAVE_INTERVAL: Duration = Duration::from_millis(100);
@@ -174,7 +176,8 @@ impl ClientAcceptor {
     ) {
         let ListenerInfo { handshake, clients } = listener.info.borrow().clone();
         let proxy = self.current.proxy();
-        let Some(number) = self.limit.open() else {
+        let stranger = handshake.is_some().then(|| listener.stop.child_token());
+        let Some(Opened { number, displaces }) = self.limit.open(stranger.as_ref()) else {
             proxy.metrics().client_refused();
             drop(proxy);
             if handshake.is_some_and(|handshake| handshake.uses_tls()) {
@@ -190,6 +193,9 @@ impl ClientAcceptor {
             return;
         };
         proxy.metrics().client_connected();
+        if displaces {
+            proxy.metrics().limit_reached(Limit::Unauthenticated);
+        }
         let permit = ConnectionPermit(Rc::clone(self));
         let (owner, peer) = (clients.owner(number, process), from.map_or(Peer::Unix(process), Peer::Tcp));
         let (protocol, sasl, misses) = (None, None, Vec::new());
@@ -197,12 +203,16 @@ impl ClientAcceptor {
         let stop = listener.stop.clone();
         self.clients.spawn_local(async move {
             let ConnectionPermit(acceptor) = &permit;
-            let Some(handshake) = handshake else {
+            let (Some(handshake), Some(stop_stranger)) = (handshake, stranger) else {
                 return acceptor.serve(socket, client, &stop).await;
             };
             let metrics = acceptor.current.proxy().shared_metrics();
             let limits = &acceptor.handshake_limits;
-            let accepted = handshake.accept(socket, from, limits, &metrics, &stop).await;
+            let accepted = {
+                let _stranger = Stranger { limit: &acceptor.limit, number };
+                let memory = StrangersMemory::new(&acceptor.budget, number);
+                handshake.accept(socket, from, limits, &metrics, &memory.pending, &stop_stranger).await
+            };
             if let Some(Accepted { stream, sasl }) = accepted {
                 let protocol = sasl.is_some().then_some(ClientProtocol::Binary);
                 acceptor.serve(stream, NewClient { protocol, sasl, ..client }, &stop).await;
@@ -292,6 +302,37 @@ impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.limit.close();
         self.0.current.proxy().metrics().client_disconnected();
+    }
+}
+
+/// A client that has not authenticated, until this is dropped.
+struct Stranger<'a> {
+    limit: &'a ConnectionLimit,
+    number: u64,
+}
+
+impl Drop for Stranger<'_> {
+    fn drop(&mut self) {
+        self.limit.no_stranger(self.number);
+    }
+}
+
+/// What is counted of the memory of a client that has not authenticated, until this is dropped.
+struct StrangersMemory<'a> {
+    budget: &'a MemoryBudget,
+    number: u64,
+    pending: Rc<PendingReplies>,
+}
+
+impl<'a> StrangersMemory<'a> {
+    fn new(budget: &'a Rc<MemoryBudget>, number: u64) -> StrangersMemory<'a> {
+        StrangersMemory { budget, number, pending: PendingReplies::for_client(budget, number) }
+    }
+}
+
+impl Drop for StrangersMemory<'_> {
+    fn drop(&mut self) {
+        self.budget.leave(self.number);
     }
 }
 

@@ -4,11 +4,54 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::slow_clients::peak;
-use crate::world::{Kennel, Memcached, addresses, eventually, guarded, raw, sidecar_toml};
+use crate::world::{Kennel, Memcached, addresses, eventually, guarded, raw, sidecar_toml, within};
 
 const MIB: usize = 1 << 20;
+
+/// Resident memory of this process, in bytes.
+fn resident(process: u32) -> usize {
+    let rollup =
+        fs::read_to_string(format!("/proc/{process}/smaps_rollup")).expect("the memory of a sidecar");
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:")).expect("its resident memory");
+    let kib = line.split_whitespace().next().and_then(|number| number.parse::<usize>().ok());
+    kib.expect("a number of kB") * 1024
+}
+
+#[test]
+fn what_a_burst_took_is_given_back_when_its_clients_have_gone() {
+    const VALUES: usize = 60;
+    let server = Memcached::start(&["-m", "512"]);
+    let kennel = Kennel::start(&sidecar_toml(&[server.address()], &[raw("everything", "*")]));
+    let environment = fs::read(format!("/proc/{}/environ", kennel.id())).expect("its environment");
+    let environment = String::from_utf8_lossy(&environment).into_owned();
+    assert!(environment.contains("MALLOC_MMAP_THRESHOLD_=16384"), "{environment}");
+    let mut client = kennel.client();
+    let keys: Vec<String> = (0..VALUES).map(|n| format!("key{n}")).collect();
+    for (n, key) in keys.iter().enumerate() {
+        // Of all sizes, so that small ones lie between large ones.
+        client.store(key, &vec![b'x'; if n % 2 == 0 { 900_000 } else { 40_000 }], 0);
+    }
+    let before = resident(kennel.id());
+    let mut burst = Vec::new();
+    for _ in 0..30 {
+        let mut client = kennel.client();
+        client.send(format!("get {}\r\n", keys.join(" ")).as_bytes());
+        burst.push(client);
+    }
+    within(Duration::from_secs(60), "what the clients do not read is held", || {
+        resident(kennel.id()) > before + 48 * MIB
+    });
+    // Half a value, too.
+    for client in &mut burst {
+        client.send(b"set half 0 0 100000\r\n");
+        client.send(&[b'x'; 16 * 1024]);
+    }
+    drop(burst);
+    within(Duration::from_secs(60), "it has been given back", || resident(kennel.id()) < before + 32 * MIB);
+}
 
 /// A control group of this test, below that of the test itself, with a memory limit. Removed when dropped.
 struct Group(PathBuf);

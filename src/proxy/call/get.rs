@@ -285,6 +285,13 @@ impl Get {
         self.keys.iter().all(|key| matches!(key, KeyGet::Raw { .. }))
     }
 
+    /// Whether it waits for builds of other clients, and for nothing else of guarded keys.
+    pub(super) fn waits_for_build(&self) -> bool {
+        let mut unsettled =
+            self.guarded.iter().skip(self.settled).filter(|get| get.outcome().is_none()).peekable();
+        unsettled.peek().is_some() && unsettled.all(GuardedRead::waits_for_build)
+    }
+
     /// Its key, if it is for one guarded key only.
     pub(super) fn only_guarded(&self) -> Option<&GuardedKey> {
         match (&self.keys[..], &self.guarded[..]) {

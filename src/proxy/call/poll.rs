@@ -112,6 +112,15 @@ impl Call {
         }
     }
 
+    /// Whether it waits for a build of another client. On a shared connection, what follows is carried out meanwhile.
+    pub fn waits_for_build(&self) -> bool {
+        match &self.kind {
+            Kind::Get(get) => get.waits_for_build(),
+            Kind::MetaGet(get) => get.waits_for_build(),
+            _ => false,
+        }
+    }
+
     /// Whether it only waits for a server reply that has not arrived.
     pub fn waits(&self, client: &Client) -> bool {
         match &self.kind {

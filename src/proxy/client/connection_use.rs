@@ -4,6 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use tracing::info;
 
@@ -11,6 +12,7 @@ use crate::guard::leases::{Owner, PairedMiss, PoolDetection};
 use crate::metrics::{PairedWith, WorkerMetrics};
 use crate::trace::Peer;
 
+use super::patience::Patience;
 use super::process::{Membership, Processes};
 
 /// How the clients of a listener use their connections.
@@ -23,6 +25,8 @@ pub enum ConnectionUse {
     Single,
     /// A client takes any connection of its pool for each command.
     Pooled,
+    /// All tasks of a client process send on the same connections, without waiting for the replies to the requests before.
+    Shared,
 }
 
 impl ConnectionUse {
@@ -32,6 +36,7 @@ impl ConnectionUse {
             ConnectionUse::Auto => "auto",
             ConnectionUse::Single => "single",
             ConnectionUse::Pooled => "pooled",
+            ConnectionUse::Shared => "shared",
         }
     }
 }
@@ -46,14 +51,17 @@ pub struct ListenerClients {
     /// The result of the detection, without a lock.
     pooled: AtomicBool,
     processes: Processes,
+    patience: Patience,
 }
 
 impl ListenerClients {
     /// The clients of the listener with this number and name.
     pub fn new(number: u32, listener: String, declared: ConnectionUse) -> ListenerClients {
-        let pooled = AtomicBool::new(declared == ConnectionUse::Pooled);
-        let processes = Processes::new(fewest_shared(declared, declared == ConnectionUse::Pooled));
-        ListenerClients { number, listener, declared, detection: Mutex::default(), pooled, processes }
+        let is_pooled = matches!(declared, ConnectionUse::Pooled | ConnectionUse::Shared);
+        let processes = Processes::new(fewest_shared(declared, is_pooled));
+        let (detection, patience) = Default::default();
+        let pooled = AtomicBool::new(is_pooled);
+        ListenerClients { number, listener, declared, detection, pooled, processes, patience }
     }
 
     /// The same, with what another process has detected. It counts only if the clients are to be detected.
@@ -86,7 +94,30 @@ impl ListenerClients {
     /// Whether a `set` may end the miss of another connection. `reads`: its own connection has had misses. A connection that
     /// only writes does not belong to a pool, unless the configuration says so.
     pub(crate) fn is_pooled(&self, reads: bool) -> bool {
-        self.pooled.load(Relaxed) && (reads || self.declared == ConnectionUse::Pooled)
+        self.pooled.load(Relaxed) && (reads || self.declared != ConnectionUse::Auto)
+    }
+
+    /// Whether requests are carried out while those before them on their connection wait for a build.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.declared == ConnectionUse::Shared
+    }
+
+    /// The longest wait in milliseconds, if clients are known to hang up.
+    pub(crate) fn patience_ms(&self) -> Option<u64> {
+        self.patience.limit_ms()
+    }
+
+    /// A client has hung up when it had waited for this long.
+    pub(super) fn hung_up(&self, waited: Duration) {
+        if let Some(limit) = self.patience.hung_up(waited) {
+            let (listener, waits) = (&self.listener, format!("{} ms", limit.as_millis()));
+            info!(
+                listener,
+                hung_up_after = format!("{} ms", waited.as_millis()),
+                waits,
+                "clients hang up while they wait for a build: from now on they wait less. Raise their read timeout above cold_limit"
+            );
+        }
     }
 
     /// A connection of the client `peer` has read a key that was not fresh.
@@ -122,7 +153,8 @@ impl ListenerClients {
 /// wait in the middle of a build.
 fn fewest_shared(declared: ConnectionUse, pooled: bool) -> usize {
     match declared {
-        ConnectionUse::Single => usize::MAX,
+        // A request of a shared connection does not keep those behind it from the servers.
+        ConnectionUse::Single | ConnectionUse::Shared => usize::MAX,
         _ if pooled => 1,
         _ => 2,
     }

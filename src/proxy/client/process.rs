@@ -14,8 +14,10 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::trace::Peer;
 
@@ -84,7 +86,8 @@ impl Processes {
         };
         drop(known);
         lock(&process.state).connections += 1;
-        Membership { process, connection, has_left: Cell::new(false) }
+        let (has_left, has_hung_up) = Default::default();
+        Membership { process, connection, has_left, has_hung_up }
     }
 }
 
@@ -100,10 +103,17 @@ struct State {
     /// The connections that have read a key that was not fresh.
     connections: usize,
     next: u64,
-    /// The waits, the longest first: the connection of each, and what ends it.
-    waits: BTreeMap<u64, (u64, oneshot::Sender<()>)>,
-    /// How many waits each connection has. One request may wait for several keys.
+    /// The waits, the longest first.
+    waits: BTreeMap<u64, Waiting>,
+    /// The waits of each connection, the longest first. One request may wait for several keys.
     waiting: HashMap<u64, Vec<u64>>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    connection: u64,
+    since: Instant,
+    end: oneshot::Sender<()>,
 }
 
 impl State {
@@ -113,9 +123,9 @@ impl State {
 
     /// Removes all waits of the connection that has waited longest, and returns what ends them.
     fn take_longest(&mut self) -> Vec<oneshot::Sender<()>> {
-        let Some((connection, _)) = self.waits.values().next() else { return Vec::new() };
+        let Some(Waiting { connection, .. }) = self.waits.values().next() else { return Vec::new() };
         let waits = self.waiting.remove(connection).unwrap_or_default();
-        waits.iter().filter_map(|wait| self.waits.remove(wait)).map(|(_, end)| end).collect()
+        waits.iter().filter_map(|wait| self.waits.remove(wait)).map(|wait| wait.end).collect()
     }
 }
 
@@ -125,6 +135,8 @@ pub(crate) struct Membership {
     process: Arc<Process>,
     connection: u64,
     has_left: Cell<bool>,
+    /// Its client has closed it while it waited.
+    has_hung_up: Cell<bool>,
 }
 
 impl Membership {
@@ -137,7 +149,8 @@ impl Membership {
             let mut state = lock(&self.process.state);
             state.next += 1;
             let wait = state.next;
-            state.waits.insert(wait, (self.connection, end));
+            let waiting = Waiting { connection: self.connection, since: Instant::now(), end };
+            state.waits.insert(wait, waiting);
             state.waiting.entry(self.connection).or_default().push(wait);
             wait
         };
@@ -149,6 +162,20 @@ impl Membership {
     pub(crate) fn leave(&self, builds: impl FnOnce() -> bool) {
         self.forget();
         self.process.end_longest(builds);
+    }
+
+    /// Its client has closed it. Returns for how long it has waited, if it waits.
+    pub(super) fn hang_up(&self) -> Option<Duration> {
+        let state = lock(&self.process.state);
+        let longest = state.waiting.get(&self.connection)?.first()?;
+        let waited = state.waits.get(longest)?.since.elapsed();
+        self.has_hung_up.set(true);
+        Some(waited)
+    }
+
+    /// Whether its client has closed it while it waited.
+    pub(crate) fn has_hung_up(&self) -> bool {
+        self.has_hung_up.get()
     }
 
     fn forget(&self) {
@@ -205,7 +232,7 @@ impl fmt::Debug for ProcessWait {
 impl Drop for ProcessWait {
     fn drop(&mut self) {
         let mut state = lock(&self.process.state);
-        let Some((connection, _)) = state.waits.remove(&self.wait) else { return };
+        let Some(Waiting { connection, .. }) = state.waits.remove(&self.wait) else { return };
         if let Some(waits) = state.waiting.get_mut(&connection) {
             waits.retain(|wait| *wait != self.wait);
             if waits.is_empty() {

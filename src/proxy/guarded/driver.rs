@@ -4,6 +4,7 @@
 use smallvec::SmallVec;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -18,6 +19,7 @@ use crate::guard::{
 };
 use crate::metrics::{Limit, WaitEnd};
 use crate::proxy::client::Client;
+use crate::proxy::client::connection_use::ListenerClients;
 use crate::proxy::client::process::{Membership, ProcessWait};
 use crate::proxy::key::GuardedKey;
 use crate::proxy::pipeline::Proxy;
@@ -43,7 +45,10 @@ pub(super) struct Driver<M> {
 #[derive(Debug)]
 struct Reader {
     owner: Owner,
+    listener: Arc<ListenerClients>,
     membership: Rc<Membership>,
+    /// When its first wait began, on the monotonic clock in ms.
+    waits_since: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -54,8 +59,38 @@ struct Wait {
     process: ProcessWait,
     timer: Pin<Box<Sleep>>,
     limits: crate::guard::Wait,
+    /// Why it ends with the last of these limits.
+    limit: WaitEnd,
     /// When it began, on the monotonic clock in ms.
     began: u64,
+}
+
+/// No connection.
+const ANOTHER: Owner = Owner { connection: u64::MAX, peers: u64::MAX };
+
+impl Reader {
+    fn has_hung_up(&self) -> bool {
+        self.membership.has_hung_up()
+    }
+
+    /// Limits all waits of the request together by what is known of the clients of its listener. Returns how a wait is to be counted
+    /// that ends by its limit.
+    fn limit(&mut self, limits: &mut crate::guard::Wait, now: Now, policy: &Policy) -> WaitEnd {
+        let since = *self.waits_since.get_or_insert(now.mono);
+        if self.listener.is_shared() {
+            // The replies to all requests behind it wait too.
+            limits.until = limits
+                .until
+                .min(since.saturating_add(u64::try_from(policy.cold_wait.as_millis()).unwrap_or(u64::MAX)));
+        }
+        match self.listener.patience_ms().map(|patience| since.saturating_add(patience)) {
+            Some(until) if until < limits.until => {
+                limits.until = until;
+                WaitEnd::Shortened
+            }
+            _ => WaitEnd::TimedOut,
+        }
+    }
 }
 
 impl<M: Machine> Driver<M> {
@@ -93,7 +128,8 @@ impl<M: Machine> Driver<M> {
     /// For a read of this client, which does not wait for its own rebuild.
     pub(super) fn for_reader(self, client: &Client) -> Driver<M> {
         let membership = Rc::clone(client.membership());
-        let reader = Reader { owner: client.owner, membership };
+        let (owner, listener, waits_since) = (client.owner, Arc::clone(&client.listener), None);
+        let reader = Reader { owner, listener, membership, waits_since };
         Driver { reader: Some(reader), ..self }
     }
 
@@ -268,17 +304,19 @@ impl<M: Machine> Driver<M> {
     /// Begins to wait. Returns the event for the machine if waiting is not possible.
     fn wait(
         &mut self,
-        limits: crate::guard::Wait,
+        mut limits: crate::guard::Wait,
         key: &GuardedKey,
         policy: &Policy,
         now: Now,
         proxy: &Rc<Proxy>,
     ) -> Option<Event> {
         // Only reads wait.
-        let Some(reader) = &self.reader else { return Some(Event::WaitEnded) };
+        let Some(reader) = &mut self.reader else { return Some(Event::WaitEnded) };
         let (waker, woken) = oneshot::channel();
         let cold = limits.let_through_at.is_some();
-        let admission = proxy.leases.shard(&key.key).wait(&key.key, reader.owner, now, policy, cold, waker);
+        // The builder of a shared connection is another task.
+        let owner = if cold && reader.listener.is_shared() { ANOTHER } else { reader.owner };
+        let admission = proxy.leases.shard(&key.key).wait(&key.key, owner, now, policy, cold, waker);
         let (waiter, poll) = match admission {
             Admission::Waits { waiter, poll } => (waiter, poll),
             Admission::Refused => return Some(Event::WaitEnded),
@@ -291,9 +329,10 @@ impl<M: Machine> Driver<M> {
             proxy.clone().poll_key(key.clone(), rate);
         }
         proxy.metrics.wait_began();
+        let limit = reader.limit(&mut limits, now, policy);
         let process = reader.membership.begin_wait(|| proxy.builds(reader.owner));
         let timer = Box::pin(sleep(limits.pause(now.mono)));
-        self.wait = Some(Box::new(Wait { waiter, woken, process, timer, limits, began: now.mono }));
+        self.wait = Some(Box::new(Wait { waiter, woken, process, timer, limits, limit, began: now.mono }));
         None
     }
 
@@ -309,7 +348,10 @@ impl<M: Machine> Driver<M> {
         let end = match Pin::new(&mut wait.woken).poll(cx) {
             // The table wakes each waiter that it removes. If it did not, the machine would read again.
             Poll::Ready(end) => end.unwrap_or(WaitEnd::Freed),
-            Poll::Pending if !may_wait => WaitEnd::Pipelined,
+            Poll::Pending if !may_wait => match self.reader.as_ref().is_some_and(Reader::has_hung_up) {
+                true => WaitEnd::HungUp,
+                false => WaitEnd::Pipelined,
+            },
             Poll::Pending if wait.process.poll(cx).is_ready() => WaitEnd::GaveWay,
             Poll::Pending => loop {
                 if wait.timer.as_mut().poll(cx).is_pending() {
@@ -317,7 +359,7 @@ impl<M: Machine> Driver<M> {
                 }
                 let now = proxy.now();
                 if now.mono >= wait.limits.until || wait.limits.let_through_at.is_none() {
-                    break WaitEnd::TimedOut;
+                    break wait.limit;
                 }
                 let policy = proxy.policy(key.guard);
                 match proxy.leases.shard(&key.key).let_through(&key.key, now, policy) {

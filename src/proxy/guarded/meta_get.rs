@@ -31,6 +31,11 @@ pub(crate) struct MetaGet {
 }
 
 impl MetaGet {
+    /// Whether it waits for another client's build.
+    pub(crate) fn waits_for_build(&self) -> bool {
+        self.read.waits_for_build()
+    }
+
     pub(crate) fn new(
         meta: &Meta<'_>,
         key: GuardedKey,

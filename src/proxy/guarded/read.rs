@@ -186,6 +186,15 @@ impl GuardedRead {
         }
     }
 
+    /// Whether it waits for another client's build.
+    pub(crate) fn waits_for_build(&self) -> bool {
+        match &self.state {
+            State::Reading(read) => read.is_waiting(),
+            State::Outage(_) => true,
+            _ => false,
+        }
+    }
+
     /// Returns true once the outcome is known. `exptime`: the new exptime of a fresh value. Sets `won` if the client wins.
     pub(crate) fn poll(
         &mut self,

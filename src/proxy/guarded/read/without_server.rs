@@ -66,9 +66,12 @@ impl GuardedRead {
 
     /// Until when it waits for a build without a server, on the monotonic clock in ms.
     fn outage_until(&self, scope: &CallScope<'_>) -> u64 {
-        let limit = scope.proxy.policy_of(&self.key).cold_limit.as_millis();
+        let (policy, listener) = (scope.proxy.policy_of(&self.key), &scope.client.listener);
+        let limit =
+            if listener.is_shared() { policy.cold_wait.min(policy.cold_limit) } else { policy.cold_limit };
+        let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         let began = scope.proxy.mono(scope.began());
-        began.saturating_add(u64::try_from(limit).unwrap_or(u64::MAX))
+        began.saturating_add(limit.min(listener.patience_ms().unwrap_or(u64::MAX)))
     }
 
     /// The client has won, and has waited for one that began to build before. What that one has built is served, and not stored by
