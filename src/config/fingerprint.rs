@@ -25,7 +25,10 @@ impl Config {
             |tags: &[Template]| tags.iter().map(|tag| format!(" {:?}", tag.text())).collect::<String>();
         let kind = match &rule.kind {
             RuleKind::Raw | RuleKind::Observed => String::new(),
-            RuleKind::Guarded { tags, tags_in_key, .. } => format!("{tags_in_key}{}", list(tags)),
+            RuleKind::Guarded { tags, tags_in_key, .. } => {
+                let share = rule.share.map_or_else(String::new, |share| format!(" {share}"));
+                format!("{tags_in_key}{}{share}", list(tags))
+            }
             RuleKind::Structure(kind) => structure(kind),
         };
         // What is observed is stored as what is raw.
