@@ -116,8 +116,8 @@ impl Handshake {
         self.users.as_ref().map(|users| Sasl::authenticated(Arc::clone(users)))
     }
 
-    /// Authenticates a client, whose memory is counted by `memory`. Returns its connection, from which the first request is read next. `None`: authentication failed
-    /// and the connection is closed, or `stop` was cancelled.
+    /// Authenticates a client, whose memory is counted by `memory`. Returns its connection, from which the first request is
+    /// read next. `None`: authentication failed and the connection is closed, or `stop` was cancelled.
     pub async fn accept<S: ClientStream + 'static>(
         &self,
         socket: S,
