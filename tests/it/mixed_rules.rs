@@ -1,10 +1,10 @@
 //! Two sidecars in front of the same servers, of which one guards the keys and the other does not: as while a rule is introduced, or
 //! after it has been removed. Each client sees its own bytes.
 
-use crate::binary::packet::{Answer, GATK, GET, GETK, GETKQ, NOOP, Packet, SUCCESS};
+use crate::binary::packet::{Answer, GATK, GET, GETK, GETKQ, NOOP, NOT_FOUND, Packet, SUCCESS};
 use crate::client::{Client, show};
 use crate::world::{
-    Kennel, Memcached, addresses, direct, guarded, memcacheds, raw, sidecar_toml, until_stale,
+    Kennel, Memcached, addresses, direct, eventually, guarded, memcacheds, raw, sidecar_toml, until_stale,
     without_failover,
 };
 
@@ -54,6 +54,16 @@ fn reads_as(client: &mut Client, key: &str, value: &str, flags: u32, stale: &str
     );
     assert_eq!(run(client, &format!("mg {key}\r\n")), meta("HD", ""));
     assert_eq!(run(client, &format!("mg {key} q s k\r\n")), meta(&format!("HD s{length} k{key}"), ""));
+}
+
+/// Every read of text clients of a key that is absent for them.
+fn reads_nothing(client: &mut Client, key: &str) {
+    for command in ["get {}", "gets {}", "gets none {} nothing", "get {} {}"] {
+        assert_eq!(run(client, &format!("{command}\r\n").replace("{}", key)), show(b"END\r\n"), "{command}");
+    }
+    assert_eq!(run(client, &format!("mg {key} v\r\n")), show(b"EN\r\n"));
+    assert_eq!(run(client, &format!("mg {key} s k O1\r\n")), show(format!("EN k{key} O1\r\n").as_bytes()));
+    assert_eq!(run(client, &format!("mg {key} v q\r\n")), "");
 }
 
 #[test]
@@ -112,6 +122,38 @@ fn the_times_that_a_client_reads_and_sets_are_those_of_its_value() {
     assert_eq!(server.ttl("k"), Some(-1));
 }
 
+#[test]
+fn a_stub_is_a_miss_and_an_empty_value_is_not() {
+    let (servers, guards, forwards) = fleet(1);
+    let (mut winner, mut raw, mut server) = (guards.client(), forwards.client(), direct(&servers[0]));
+    winner.send(b"get k\r\n");
+    winner.expect(b"END\r\n");
+    assert_eq!(run(&mut server, "mg k s v\r\n"), show(b"VA 0 s0 Z\r\n\r\n"));
+    reads_nothing(&mut raw, "k");
+    // Only who asks for it is shown it.
+    assert_eq!(run(&mut raw, "mg k v N30\r\n"), show(b"VA 0 Z\r\n\r\n"));
+    // Renewed.
+    eventually("the stub is renewed", || token(&run(&mut server, "mg k f\r\n"), 'f') != 0);
+    reads_nothing(&mut raw, "k");
+    assert_eq!(run(&mut raw, "mg k v N30\r\n"), show(b"VA 0 Z\r\n\r\n"));
+    raw.store("full", b"x", 0);
+    assert_eq!(
+        run(&mut raw, "get full k full\r\n"),
+        show(b"VALUE full 0 1\r\nx\r\nVALUE full 0 1\r\nx\r\nEND\r\n")
+    );
+    // The build goes on.
+    winner.store("k", b"built", 100);
+    assert_eq!(raw.get("k").as_deref(), Some(&b"built"[..]));
+    for (key, command) in
+        [("d", "set d 0 0 0"), ("e", "set e 0 100 0"), ("f", "set f 5 30 0"), ("g", "ms g 0 T30")]
+    {
+        assert!(["STORED", "HD"].contains(&&raw.execute(&format!("{command}\r\n"))[..]));
+        assert_eq!(raw.get(key).as_deref(), Some(&b""[..]), "{command}");
+        assert_eq!(raw.get_many(&[key, "full", key]).len(), 3, "{command}");
+        assert_eq!(run(&mut raw, &format!("mg {key} v\r\n")), show(b"VA 0\r\n\r\n"), "{command}");
+    }
+}
+
 /// The next reply of the binary protocol.
 fn answer(client: &mut Client) -> Answer {
     let head = client.bytes(24);
@@ -123,9 +165,11 @@ fn answer(client: &mut Client) -> Answer {
 #[test]
 fn a_client_of_the_binary_protocol_reads_the_same() {
     let (_servers, guards, forwards) = fleet(3);
-    let (mut guarded, mut raw) = (guards.client(), forwards.client());
+    let (mut guarded, mut winner, mut raw) = (guards.client(), guards.client(), forwards.client());
     guarded.send(b"set k 7 0 5\r\nvalue\r\n");
     guarded.expect(b"STORED\r\n");
+    winner.send(b"get stub\r\n");
+    winner.expect(b"END\r\n");
     let hit = |raw: &mut Client, key: &str| {
         let reply = answer(raw);
         assert_eq!(
@@ -137,8 +181,10 @@ fn a_client_of_the_binary_protocol_reads_the_same() {
     for (opcode, extras, key) in [(GET, &[][..], ""), (GETK, &[], "k"), (GATK, &[100], "k")] {
         raw.send(&Packet::new(opcode, "k").with_extras(extras).bytes());
         hit(&mut raw, key);
+        raw.send(&Packet::new(opcode, "stub").with_extras(extras).bytes());
+        assert_eq!(answer(&mut raw).status, NOT_FOUND);
     }
-    for key in ["none", "k", "nothing"] {
+    for key in ["none", "stub", "k", "stub"] {
         raw.send(&Packet::new(GETKQ, key).bytes());
     }
     raw.send(&Packet::new(NOOP, "").bytes());
