@@ -33,9 +33,14 @@ impl Hold {
         self.ttl
     }
 
+    /// How long its item lives without a renewal.
+    pub fn item_ttl(&self) -> Duration {
+        self.ttl + self.margin
+    }
+
     /// Stores the item, if `cas` is still that of what is there.
     pub(super) fn store(&self, mode: Mode, cas: Option<Cas>) -> Command {
-        let exptime = exptime(self.ttl + self.margin, 0);
+        let exptime = exptime(self.item_ttl(), 0);
         let value = self.item.clone();
         let operation = Operation::Store { mode, value, flags: self.flags, exptime, cas };
         Command { key: self.key.clone(), operation }

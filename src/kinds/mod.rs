@@ -29,7 +29,7 @@ mod settings;
 mod model;
 
 pub use command::{Cas, Command, Commands, Mode, Operation, Replies, Reply, Value};
-pub use copies::{COPY_BYTES, OnCopies, SeenCopy, copy_key, seen_copy};
+pub use copies::{COPY_BYTES, KEPT_WITHOUT_VALUE, OnCopies, SeenCopy, complete, copy_key, seen_copy};
 pub use dispatch::{begin, commands_of, is_value_with_copies, items_below, split, split_store};
 pub use hold::Hold;
 pub use item::{INFIX, ItemKey};

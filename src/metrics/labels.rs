@@ -338,6 +338,8 @@ label! {
         Locks = "locks",
         /// A miss of an observed key was forgotten: too many had not been followed by a store.
         Observed = "observed",
+        /// Half a change of copies, or the release of a lock, was left as it was: too many waited for their servers.
+        Unfinished = "unfinished",
     }
 }
 
@@ -350,7 +352,8 @@ label! {
         Disconnected = "disconnected",
         /// It was gone, or another client's, when it was renewed or released.
         Lost = "lost",
-        /// The server gave no reply to the release: the lock ends with its TTL.
+        /// No server carried out the release, tried again and again until the TTL was over: the lock has ended by itself. Or too many
+        /// releases waited already: it will.
         Unreleased = "unreleased",
     }
 }

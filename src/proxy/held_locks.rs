@@ -10,16 +10,13 @@ use tokio::sync::{Mutex, Notify, oneshot};
 use tokio::task::{JoinSet, spawn_local};
 use tokio::time::{Instant, timeout};
 
-use super::copy_servers::{CopyPlace, CopyServers};
-use super::kind_wire::{self, Expected};
+use super::copy_servers::{CopyServers, received, send};
+use super::state::unfinished::Unfinished;
 use crate::error::Failure;
-use crate::kinds::{
-    Command, Hold, HoldMachine, Inputs, ItemKey, Machine, OnCopies, Outcome, Replies, Reply, Side, Step,
-    copy_key,
-};
+use crate::kinds::{Hold, HoldMachine, Inputs, ItemKey, Machine, OnCopies, Outcome, Replies, Step};
 use crate::metrics::{LockEnd, WorkerMetrics};
 use crate::upstream::connection::Connection;
-use crate::upstream::pending_replies::{PendingReplies, ReplyId};
+use crate::upstream::pending_replies::PendingReplies;
 
 /// The most locks of one connection.
 pub(crate) const MAX_LOCKS: usize = 1024;
@@ -37,6 +34,8 @@ struct HeldLock {
     hold: Mutex<Hold>,
     servers: LockServers,
     metrics: Arc<WorkerMetrics>,
+    /// Where a release waits that no server has carried out.
+    unfinished: Rc<Unfinished>,
     rule: usize,
     /// Notified when the lock need not be renewed any longer.
     ended: Notify,
@@ -62,10 +61,18 @@ impl HeldLocks {
     }
 
     /// The client has this lock from now on.
-    pub(crate) fn take(&self, hold: Hold, servers: LockServers, metrics: Arc<WorkerMetrics>, rule: usize) {
+    pub(crate) fn take(
+        &self,
+        hold: Hold,
+        servers: LockServers,
+        metrics: Arc<WorkerMetrics>,
+        unfinished: Rc<Unfinished>,
+        rule: usize,
+    ) {
         let key = ItemKey::from_slice(hold.key());
         metrics.lock_taken();
-        let lock = HeldLock { hold: Mutex::new(hold), servers, metrics, rule, ended: Notify::new() };
+        let hold = Mutex::new(hold);
+        let lock = HeldLock { hold, servers, metrics, unfinished, rule, ended: Notify::new() };
         let lock = Rc::new(lock);
         // It was lost, and that had not been noticed.
         if let Some(former) = self.0.borrow_mut().insert(key, Rc::clone(&lock)) {
@@ -103,15 +110,38 @@ impl HeldLock {
         self.metrics.lock_ended(self.rule, end);
     }
 
-    async fn release(&self, end: LockEnd) -> Outcome {
-        let mut hold = self.hold.lock().await;
-        let outcome = self.servers.run(HoldMachine::release(&mut hold)).await;
-        self.end(match outcome {
-            Outcome::Deleted => end,
-            Outcome::NotFound => LockEnd::Lost,
-            _ => LockEnd::Unreleased,
-        });
+    /// Releases it. If no server carries that out, it is tried again as long as the item may live.
+    async fn release(self: Rc<Self>, end: LockEnd) -> Outcome {
+        // It is not renewed meanwhile.
+        self.ended.notify_one();
+        let outcome = self.try_to_release().await;
+        match outcome {
+            Outcome::Deleted => self.metrics.lock_ended(self.rule, end),
+            Outcome::NotFound => self.metrics.lock_ended(self.rule, LockEnd::Lost),
+            _ => self.release_later(end).await,
+        }
         outcome
+    }
+
+    async fn try_to_release(&self) -> Outcome {
+        let mut hold = self.hold.lock().await;
+        self.servers.run(HoldMachine::release(&mut hold)).await
+    }
+
+    async fn release_later(self: Rc<Self>, end: LockEnd) {
+        let within = self.hold.lock().await.item_ttl();
+        let (lock, unfinished) = (Rc::clone(&self), Rc::clone(&self.unfinished));
+        let attempt = async move || {
+            // What is not there any more was released by an attempt without a reply, or has ended.
+            let is_over = matches!(lock.try_to_release().await, Outcome::Deleted | Outcome::NotFound);
+            if is_over {
+                lock.metrics.lock_ended(lock.rule, end);
+            }
+            is_over
+        };
+        unfinished.try_later(within, attempt, move || {
+            self.metrics.lock_ended(self.rule, LockEnd::Unreleased);
+        });
     }
 
     /// Renews the lock until it ends.
@@ -148,7 +178,7 @@ impl LockServers {
     async fn run(&self, machine: HoldMachine<'_>) -> Outcome {
         match self {
             LockServers::One(connection) => run_on_one(machine, connection).await,
-            LockServers::Two(servers) => run_on_copies(OnCopies::new(machine), servers).await,
+            LockServers::Two(servers) => servers.run(&mut OnCopies::new(machine)).await,
         }
     }
 }
@@ -171,51 +201,4 @@ async fn run_on_one(mut machine: HoldMachine<'_>, connection: &Connection) -> Ou
             replies.push(received(command, id, &pending).await);
         }
     }
-}
-
-async fn run_on_copies(mut machine: OnCopies<HoldMachine<'_>>, servers: &CopyServers) -> Outcome {
-    let pending = Rc::new(PendingReplies::default());
-    // As a command of a client does, it knows the places from its beginning on.
-    let places = [Side::First, Side::Second].map(|side| servers.place(side));
-    let place = |side| places[usize::from(side == Side::Second)];
-    let is_valid = |side| place(side).is_some() && servers.place(side) == place(side);
-    let mut replies = Replies::new();
-    loop {
-        let commands = match machine.resume(replies, &servers.inputs()) {
-            Step::Done(outcome) => return outcome,
-            Step::SendCopies(commands) => commands,
-            Step::Send(_) => return Outcome::Failed(Failure::Refused),
-        };
-        let sent: Vec<_> = commands
-            .into_iter()
-            .map(|(side, command)| {
-                let place: Option<CopyPlace> = place(side).filter(|_| is_valid(side));
-                let id = place.and_then(|place| {
-                    let key = copy_key(&command.key, side, place.fence).ok()?;
-                    let command = Command { key, ..command.clone() };
-                    Some(send(&command, servers.connection(side, place), &pending))
-                });
-                (side, command, id)
-            })
-            .collect();
-        replies = Replies::new();
-        for (side, command, id) in sent {
-            let reply = match id {
-                Some(id) => received(&command, id, &pending).await,
-                None => Reply::Failed(Failure::Down),
-            };
-            // What was done in a place that has ended is not known by whoever uses the new one.
-            replies.push(if is_valid(side) { reply } else { Reply::Failed(Failure::Down) });
-        }
-    }
-}
-
-fn send(command: &Command, connection: &Connection, pending: &Rc<PendingReplies>) -> ReplyId {
-    let (expected, epoch) = (Expected::of(&command.operation), command.operation.epoch());
-    let encode = |out: &mut _| kind_wire::encode(command, out);
-    connection.send_guard_shaped(pending, expected.shape(), epoch, encode)
-}
-
-async fn received(command: &Command, id: ReplyId, pending: &PendingReplies) -> Reply {
-    kind_wire::decode(Expected::of(&command.operation), pending.receive(id).await)
 }

@@ -21,6 +21,7 @@ use super::state::outage_table::OutageTable;
 use super::state::renewal_queue::{DueLease, RenewalQueue};
 use super::state::server_info::ServerInfo;
 use super::state::tag_cache::TagCache;
+use super::state::unfinished::Unfinished;
 use crate::clock::Clock;
 use crate::failover::Views;
 use crate::guard::leases::Owner;
@@ -48,6 +49,7 @@ pub struct Proxy {
     pub(super) server_info: Arc<ServerInfo>,
     pub(super) random: RefCell<Random>,
     pub(super) renewals: RenewalQueue,
+    pub(super) unfinished: Rc<Unfinished>,
     pub(super) near: NearCache,
     pub(super) metrics: Arc<WorkerMetrics>,
     pub(super) observer: Observer,
@@ -195,6 +197,7 @@ impl Proxy {
             server_info,
             random: RefCell::new(random),
             renewals: RenewalQueue::default(),
+            unfinished: Unfinished::new(Arc::clone(&metrics)),
             near: NearCache::new(near_memory, changes, may_keep),
             metrics,
             observer,
@@ -217,6 +220,11 @@ impl Proxy {
     /// The same, for what outlives this pipeline.
     pub fn shared_metrics(&self) -> Arc<WorkerMetrics> {
         Arc::clone(&self.metrics)
+    }
+
+    /// What commands have left to do.
+    pub(super) fn unfinished(&self) -> Rc<Unfinished> {
+        Rc::clone(&self.unfinished)
     }
 
     /// The largest value that any server accepts, in bytes.

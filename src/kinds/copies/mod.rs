@@ -26,8 +26,9 @@ mod record;
 pub(super) use change::COMMANDS;
 pub use machine::OnCopies;
 pub(super) use record::check_length;
-pub use record::{COPY_BYTES, SeenCopy, copy_key, seen_copy};
+pub use record::{COPY_BYTES, KEPT_WITHOUT_VALUE, SeenCopy, copy_key, seen_copy};
 pub(super) use value::begin;
+pub use value::complete;
 
 #[cfg(test)]
 mod tests;

@@ -19,7 +19,7 @@ const SUFFIX: usize = INFIX.len() + 17;
 pub const COPY_BYTES: usize = HEADER + SUFFIX;
 
 /// How long the record of a value is kept that was deleted or not yet stored, in ms.
-pub(super) const KEPT_WITHOUT_VALUE: u64 = 60_000;
+pub const KEPT_WITHOUT_VALUE: u64 = 60_000;
 
 /// How many numbers a CAS that clients see may have: the largest is the last that floating point has exactly.
 const CAS_NUMBERS: u64 = 1 << 53;

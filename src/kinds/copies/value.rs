@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use super::change::{self, Change};
-use super::record::check_length;
+use super::edit::{Edit, Needs};
+use super::record::{Record, check_length};
 use super::run::{Progress, Run};
+use crate::error::Failure;
 use crate::kinds::command::Replies;
 use crate::kinds::expiry::limited;
 use crate::kinds::item::ItemKey;
@@ -53,5 +55,60 @@ impl From<Progress<Outcome>> for Step {
             Progress::Send(commands) => Step::SendCopies(commands),
             Progress::Done(outcome) => Step::Done(outcome),
         }
+    }
+}
+
+/// Begins to complete a change of the item with this key that only the first copy may have. It ends with [`Outcome::Failed`] if not both
+/// copies could be reached.
+pub fn complete(key: ItemKey) -> Box<dyn Machine> {
+    Box::new(Completion(Run::new(key, Completed)))
+}
+
+#[derive(Debug)]
+struct Completion(Run<Completed>);
+
+impl Machine for Completion {
+    fn resume(&mut self, replies: Replies, inputs: &Inputs) -> Step {
+        self.0.resume(&replies, inputs).into()
+    }
+}
+
+/// What a completion makes of an item: both copies are the same.
+#[derive(Debug)]
+struct Completed;
+
+impl Completed {
+    const END: Outcome = Outcome::Stored(0);
+}
+
+impl Edit for Completed {
+    type End = Outcome;
+
+    fn changes(&self) -> bool {
+        false
+    }
+
+    fn apply(&mut self, _: &Record, _: u64) -> Result<Record, Outcome> {
+        Err(Completed::END)
+    }
+
+    fn made(&mut self, _: &Record, _: u64) -> Outcome {
+        Completed::END
+    }
+
+    fn read(&mut self, _: Option<&Record>, _: u64) -> Outcome {
+        Completed::END
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::Both
+    }
+
+    fn failed(failure: Failure) -> Outcome {
+        Outcome::Failed(failure)
+    }
+
+    fn too_large() -> Outcome {
+        Outcome::TooLarge
     }
 }

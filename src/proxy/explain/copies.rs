@@ -85,10 +85,12 @@ pub(super) fn comparison(copies: &[CopyReport]) -> &'static str {
         (None, Some(_)) => "the first copy is not there: the next read or change stores it again",
         (Some(_), None) => "the second copy is not there: the next read or change stores it again",
         (Some(of), Some(other)) if of != other => {
-            "the copies are of two lives: the second one counts, and the next change makes the first like it"
+            "the copies are of two lives: the second one counts, and the next read or change makes the first like it"
         }
         _ if first.change == second.change => "both copies have the same change",
-        _ => "the copies have different changes: the later one is under way or has failed",
+        _ => {
+            "the copies have different changes: the later one is under way, or the next read or change completes it"
+        }
     }
 }
 

@@ -8,3 +8,4 @@ pub(crate) mod outage_table;
 pub(crate) mod renewal_queue;
 pub(crate) mod server_info;
 pub(crate) mod tag_cache;
+pub(crate) mod unfinished;

@@ -274,7 +274,8 @@ impl StructureCall {
                 let Some(outcome) = run.outcome() else { return Poll::Pending };
                 if let Outcome::Locked(hold) = outcome {
                     let servers = proxy.lock_servers(run.key());
-                    client.locks.take((**hold).clone(), servers, proxy.shared_metrics(), self.rule);
+                    let (metrics, unfinished) = (proxy.shared_metrics(), proxy.unfinished());
+                    client.locks.take((**hold).clone(), servers, metrics, unfinished, self.rule);
                 }
                 outcome
             }

@@ -97,7 +97,13 @@ impl StructureRun {
 
     fn resume(&mut self, replies: Replies, inputs: &Inputs, proxy: &Proxy, client: &Client) {
         match self.machine.resume(replies, inputs) {
-            Step::Done(outcome) => self.outcome = Some(outcome),
+            Step::Done(outcome) => {
+                self.outcome = Some(outcome);
+                let unfinished = self.machine.unfinished();
+                if !unfinished.is_empty() {
+                    proxy.complete_later(&self.key, unfinished);
+                }
+            }
             Step::Send(commands) => self.send(commands, proxy, client),
             Step::SendCopies(commands) => {
                 let send = |(side, command)| self.send_to_copy(side, command, proxy, client);
