@@ -10,7 +10,7 @@
 //! out, or whose client is gone, keeps its request, and its reply is read and discarded. So replies are never mixed up.
 //!
 //! This file queues commands. In the folder, `connecting` connects and reconnects, `serving` writes commands and reads
-//! replies, and `recovering` leads a sick server back.
+//! replies, `idle` keeps what is queued when an idle connection is closed, and `recovering` leads a sick server back.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
@@ -35,6 +35,7 @@ use crate::metrics::{ServerMetrics, UpstreamOutcome};
 use crate::protocol::reply::{Shape, digest};
 
 mod connecting;
+mod idle;
 mod recovering;
 mod serving;
 
@@ -52,6 +53,8 @@ pub struct Connection {
     first_attempt: Cell<Option<TaskTrackerToken>>,
     /// Replies that take at least this long are slow: their times are noted for whoever takes them.
     slow: Cell<Duration>,
+    /// When the server last answered a request.
+    answered_at: Cell<Option<Instant>>,
     state: RefCell<State>,
 }
 
@@ -85,7 +88,8 @@ struct State {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The first attempt of this or another worker is in progress: commands wait for it.
+    /// The first attempt of this or another worker is in progress, or one after an idle connection was closed: commands wait for
+    /// it.
     Connecting,
     Up,
     /// Commands fail at once.
@@ -127,8 +131,21 @@ struct PendingRequest {
     sent: Instant,
     /// When it was written, if that was later than when it was sent.
     written: Option<Instant>,
+    /// How many requests were queued before it.
+    ahead: u32,
     /// The server's epoch when the request was sent.
     epoch: u32,
+    /// What must be known of a command of the guard that is written to the output, for another connection to take it.
+    guarded: Option<GuardCommand>,
+}
+
+/// A command of the guard in the output.
+#[derive(Debug, Clone)]
+struct GuardCommand {
+    /// Where it is, as long as none of the output is written.
+    at: Range<usize>,
+    /// See [`DeferredCommand`].
+    cas_epoch: Option<u32>,
 }
 
 /// Where a reply goes.
@@ -189,8 +206,9 @@ impl Connection {
             waker: None,
         };
         let first_attempt = Cell::new(Some(first_attempt));
-        let slow = Cell::new(Duration::MAX);
-        Rc::new(Connection { server, metrics, first_attempt, slow, state: RefCell::new(state) })
+        let (slow, answered_at) = (Cell::new(Duration::MAX), Cell::new(None));
+        let state = RefCell::new(state);
+        Rc::new(Connection { server, metrics, first_attempt, slow, answered_at, state })
     }
 
     /// From now on, replies that take at least this long are slow.
@@ -262,8 +280,11 @@ impl Connection {
             write(output);
             commands.push_back(DeferredCommand { request, length: output.len() - before, cas_epoch });
         } else {
+            let from = state.output.len();
             write(&mut state.output);
-            self.push(state, replies, id, shape, 0);
+            let at = from..state.output.len();
+            let guarded = (sender == Sender::Guard).then_some(GuardCommand { at, cas_epoch });
+            self.push(state, replies, id, (shape, 0), guarded);
         }
         id
     }
@@ -285,8 +306,9 @@ impl Connection {
             self.share(state, same, replies, id);
             return (id, true);
         }
-        unsent_reads.add(digest, kind, from..output.len(), pending.len());
-        self.push(state, replies, id, Shape::Meta, 0);
+        let at = from..output.len();
+        unsent_reads.add(digest, kind, at.clone(), pending.len());
+        self.push(state, replies, id, (Shape::Meta, 0), Some(GuardCommand { at, cas_epoch: None }));
         (id, false)
     }
 
@@ -313,7 +335,7 @@ impl Connection {
             let next = state.pending.len();
             state.unsent_reads.add(digest, read, at, next);
         }
-        self.push(state, replies, id, Shape::Value, 1);
+        self.push(state, replies, id, (Shape::Value, 1), None);
         id
     }
 
@@ -346,7 +368,7 @@ impl Connection {
         let Some(mut state) = self.admit(replies, id, Sender::Client, None) else { return id };
         state.add_key(key, digest, kind);
         state.unsent_reads.remove(digest);
-        self.push(state, replies, id, Shape::Values, 1);
+        self.push(state, replies, id, (Shape::Values, 1), None);
         id
     }
 
@@ -387,17 +409,17 @@ impl Connection {
         None
     }
 
-    /// Adds the request of a command that was written to the output.
+    /// Adds the request of a command that was written to the output, with the shape of its reply and its number of keys.
     fn push(
         &self,
         mut state: RefMut<'_, State>,
         replies: &Rc<PendingReplies>,
         id: ReplyId,
-        shape: Shape,
-        keys: usize,
+        (shape, keys): (Shape, usize),
+        guarded: Option<GuardCommand>,
     ) {
         let request = self.new_request(&mut state, replies, id, shape, keys);
-        state.pending.push_back(request);
+        state.pending.push_back(PendingRequest { guarded, ..request });
         state.unwritten += 1;
         if let Some(waker) = state.waker.take() {
             waker.wake();
@@ -419,7 +441,9 @@ impl Connection {
         };
         let (requester, epoch) = (Some((Rc::clone(replies), id)), self.server.epoch());
         self.metrics.sent();
-        PendingRequest { requester, sharers: Vec::new(), shape, keys, sent, written: None, epoch }
+        let ahead = u32::try_from(state.pending.len()).unwrap_or(u32::MAX);
+        let (sharers, written, guarded) = (Vec::new(), None, None);
+        PendingRequest { requester, sharers, shape, keys, sent, written, ahead, epoch, guarded }
     }
 
     /// Lets a read share the reply to this pending request.
@@ -430,7 +454,7 @@ impl Connection {
         }
     }
 
-    /// Whether the first attempt to connect is in progress. The guard's commands wait for its end, but not those of clients.
+    /// Whether an attempt to connect is in progress that commands wait for.
     pub fn is_connecting(&self) -> bool {
         self.state.borrow().phase == Phase::Connecting
     }

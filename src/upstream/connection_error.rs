@@ -15,6 +15,8 @@ pub enum ConnectionError {
     Io(io::Error),
     /// The server closed it.
     Closed,
+    /// The server closed it, or something in between did, while no command was on the way: none can have been lost.
+    Idle,
     /// The server sent something that is no valid reply.
     Garbage(&'static str),
     /// The server stopped responding.
@@ -42,7 +44,9 @@ impl ConnectionError {
         match self {
             ConnectionError::Unreachable(_) => ConnectFailure::Unreachable,
             ConnectionError::Io(error) if error.kind() == ErrorKind::TimedOut => ConnectFailure::Timeout,
-            ConnectionError::Io(_) | ConnectionError::Closed => ConnectFailure::Closed,
+            ConnectionError::Io(_) | ConnectionError::Closed | ConnectionError::Idle => {
+                ConnectFailure::Closed
+            }
             ConnectionError::Garbage(_) => ConnectFailure::Garbage,
             ConnectionError::Stalled => ConnectFailure::Timeout,
             ConnectionError::Insecure { reason, .. } => *reason,
@@ -54,6 +58,7 @@ impl fmt::Display for ConnectionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConnectionError::Unreachable(error) | ConnectionError::Io(error) => error.fmt(f),
+            ConnectionError::Idle => f.write_str("the idle connection was closed"),
             ConnectionError::Closed => f.write_str("the server closed the connection"),
             ConnectionError::Garbage(what) => write!(f, "the server sent {what}"),
             ConnectionError::Stalled => f.write_str("the server stopped responding"),

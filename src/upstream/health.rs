@@ -133,9 +133,14 @@ impl Health {
         self.decided().state
     }
 
+    /// Whether a reply that takes this long is a slow one.
+    pub fn is_slow(&self, took: Duration) -> bool {
+        took.as_nanos() > u128::from(self.slow.load(Relaxed))
+    }
+
     /// This many requests were answered, each after this time. Returns the new state if it changes.
     pub fn answered(&self, count: u64, took: Duration, now: Duration) -> Option<HealthState> {
-        if took.as_nanos() > u128::from(self.slow.load(Relaxed)) {
+        if self.is_slow(took) {
             return self.bad(count, false, now);
         }
         let at = slot(now);

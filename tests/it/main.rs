@@ -31,6 +31,7 @@ mod fuzz_corpus;
 mod gate;
 mod guarded_means_what_memcached_means;
 mod hang_ups;
+mod idle_connections;
 mod invalidates;
 mod libraries;
 mod limits;

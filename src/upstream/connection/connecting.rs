@@ -2,10 +2,11 @@
 
 use std::convert::Infallible;
 use std::future::pending;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::{Connection, DeferredCommand, DeferredCommands, PendingRequest, Phase};
@@ -13,13 +14,17 @@ use crate::error::Failure;
 use crate::metrics::{TlsSession, UpstreamOutcome};
 use crate::random::Random;
 use crate::upstream::capabilities::{Capabilities, MissingFeature};
+use crate::upstream::connection_error::ConnectionError;
 use crate::upstream::probe;
 use crate::upstream::reply::Reply;
+use crate::upstream::socket::Socket;
 
 /// The first and the longest pause between connection attempts.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 /// The first and the longest pause before an inconclusive probe is repeated.
 const PROBE_AGAIN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
+/// A connection that is closed sooner after it was made was not closed because it was idle.
+const SHORTEST_IDLE: Duration = BACKOFF.1;
 /// The shortest time between two log lines about different connection errors.
 const LOG_AGAIN: Duration = Duration::from_secs(10);
 
@@ -31,8 +36,9 @@ impl Connection {
         // The error logged last, and when.
         let mut logged: Option<(String, Instant)> = None;
         let mut first_attempt = self.first_attempt.take();
+        let mut was_idle = false;
         loop {
-            let opened = probe::open(&self.server, &mut random).await;
+            let opened = self.open(&mut random, std::mem::take(&mut was_idle)).await;
             let opened = opened.map(|(socket, found)| (socket, self.server.connected(), found));
             let was_first = first_attempt.take().is_some();
             let error = match opened {
@@ -51,7 +57,8 @@ impl Connection {
                     }
                     self.opened(epoch, &found);
                     (pause, logged) = (first, None);
-                    if self.is_unknown() {
+                    let since = Instant::now();
+                    let error = if self.is_unknown() {
                         tokio::select! {
                             biased;
                             error = self.serve(&mut socket) => error,
@@ -59,13 +66,20 @@ impl Connection {
                         }
                     } else {
                         self.serve(&mut socket).await
-                    }
+                    };
+                    was_idle = matches!(error, ConnectionError::Idle) && since.elapsed() >= SHORTEST_IDLE;
+                    error
                 }
                 Err(error) => {
                     self.metrics.connect_failed(error.reason());
                     error
                 }
             };
+            if was_idle {
+                info!(server = self.server.label(), "an idle connection was closed: connecting again");
+                self.hold();
+                continue;
+            }
             self.metrics.up(false);
             let why = error.to_string();
             // Attempts are made several times a second. A different error may follow the first, and is logged too, but later.
@@ -78,6 +92,22 @@ impl Connection {
             sleep(random.jitter(pause, 0.5)).await;
             pause = (pause * 2).min(longest);
         }
+    }
+
+    /// Connects. If commands wait for the connection, for `connect_timeout` at most: then they fail, and the attempt goes on.
+    async fn open(
+        &self,
+        random: &mut Random,
+        awaited: bool,
+    ) -> Result<(Socket, Capabilities), ConnectionError> {
+        let mut opening = pin!(probe::open(&self.server, random));
+        if awaited {
+            match timeout(self.server.connect_timeout(), &mut opening).await {
+                Ok(opened) => return opened,
+                Err(_) => self.fail_all(&ConnectionError::timed_out()),
+            }
+        }
+        opening.await
     }
 
     /// A connection was made at this epoch, and the probe has found these capabilities. Sends the deferred commands, or fails

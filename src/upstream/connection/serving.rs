@@ -25,9 +25,15 @@ const MAX_KEPT: usize = 1024 * 1024;
 /// The connection is remade if nothing arrives for this many `request_timeout`s while requests are pending.
 const STALLED_TIMEOUTS: u32 = 4;
 
+/// What a server may take for each request that was queued before one, before the one counts as slow. A healthy server takes a
+/// tenth of it: so whoever queues much does not make it sick.
+const PER_REQUEST_AHEAD: Duration = Duration::from_micros(100);
+
 /// Requests that were sent at the same time and have been answered, for the metrics.
 struct Completed {
     sent: Instant,
+    /// How many were queued before the first of them.
+    ahead: u32,
     count: u64,
     /// Whether they took long.
     slow: bool,
@@ -43,11 +49,14 @@ impl Connection {
             if std::mem::take(&mut self.state.borrow_mut().distrusted) {
                 return Poll::Ready(ConnectionError::Garbage("a value of another key"));
             }
+            if let Poll::Ready(error) = self.poll_closed(socket, cx) {
+                return Poll::Ready(error);
+            }
             if let Poll::Ready(error) = self.poll_write(socket, cx) {
                 return Poll::Ready(error);
             }
             if let Poll::Ready(error) = self.poll_read(socket, &mut input, cx) {
-                return Poll::Ready(error);
+                return Poll::Ready(self.ended(error));
             }
             // One timer for the request that times out first. It is reset only to an earlier time: when it was set for the end of
             // the connection and a new request was sent.
@@ -136,9 +145,14 @@ impl Connection {
 
     /// Delivers each complete reply to its requester. Returns true if one of them was large.
     pub(super) fn deliver_all(&self, input: &mut ReadBuffer) -> Result<bool, Garbage> {
-        let mut completed = Completed { sent: input.last_read, count: 0, slow: false };
+        let mut completed = Completed { sent: input.last_read, ahead: 0, count: 0, slow: false };
+        let awaited = self.state.borrow().pending.len();
         let delivered = self.deliver_each(input, &mut completed);
         self.count(&completed, input.last_read);
+        // Also one that nobody waits for any more.
+        if self.state.borrow().pending.len() < awaited {
+            self.answered_at.set(Some(input.last_read));
+        }
         delivered
     }
 
@@ -174,7 +188,8 @@ impl Connection {
                             self.count(completed, input.last_read);
                             let slow =
                                 input.last_read.saturating_duration_since(request.sent) >= self.slow.get();
-                            *completed = Completed { sent: request.sent, count: 0, slow };
+                            let PendingRequest { sent, ahead, .. } = request;
+                            *completed = Completed { sent, ahead, count: 0, slow };
                         }
                         completed.count += 1;
                         if completed.slow {
@@ -195,10 +210,20 @@ impl Connection {
             let took = now.saturating_duration_since(completed.sent);
             self.metrics.ended(UpstreamOutcome::Ok, took, completed.count);
             let at = self.server.since_created(now);
+            let took = self.servers_share(completed.sent, completed.ahead, now);
             if let Some(to) = self.server.health.answered(completed.count, took, at) {
                 self.health_changed(to);
             }
         }
+    }
+
+    /// How much of the time since a request was sent the server is to blame for: what exceeds the time for those queued before it,
+    /// and in any case the time in which it has answered none.
+    pub(super) fn servers_share(&self, sent: Instant, ahead: u32, now: Instant) -> Duration {
+        let answered = self.answered_at.get().map_or(sent, |answered| answered.max(sent));
+        let queued = PER_REQUEST_AHEAD.saturating_mul(ahead);
+        let took = now.saturating_duration_since(sent).saturating_sub(queued);
+        took.max(now.saturating_duration_since(answered))
     }
 
     /// When the first live request times out, or, if all have timed out, when the connection is given up.
@@ -217,7 +242,7 @@ impl Connection {
         let limit = self.server.request_timeout();
         let mut state = self.state.borrow_mut();
         state.note_unwritten(now);
-        let mut ended = 0;
+        let mut bad = 0;
         loop {
             let at = state.timed_out;
             let Some(request) = state.pending.get_mut(at).filter(|request| request.sent + limit <= now)
@@ -225,7 +250,11 @@ impl Connection {
                 break;
             };
             if let Some((replies, id)) = request.requester.take() {
-                ended += 1;
+                bad += u64::from(self.server.health.is_slow(self.servers_share(
+                    request.sent,
+                    request.ahead,
+                    now,
+                )));
                 self.metrics.ended(UpstreamOutcome::Timeout, now - request.sent, 1);
                 let requester = (replies, id);
                 if now - request.sent >= self.slow.get() {
@@ -237,8 +266,8 @@ impl Connection {
             }
             state.timed_out += 1;
         }
-        if ended > 0
-            && let Some(to) = self.server.health.timed_out(ended, self.server.since_created(now))
+        if bad > 0
+            && let Some(to) = self.server.health.timed_out(bad, self.server.since_created(now))
         {
             self.health_changed(to);
         }

@@ -11,6 +11,7 @@ use super::*;
 use crate::metrics::{Metrics, ServerName};
 use crate::random::Random;
 use crate::upstream::capabilities::{Capabilities, ProbeFailure};
+use crate::upstream::connection_error::ConnectionError;
 use crate::upstream::read_buffer::ReadBuffer;
 use crate::upstream::socket::Socket;
 
@@ -397,4 +398,66 @@ async fn a_read_joins_an_identical_one_unless_a_change_is_queued_between() {
         () = checks => {}
         () = Rc::clone(&connection).drive(Random::seeded(1)) => unreachable!("it is driven until it is dropped"),
     }
+}
+
+#[test]
+fn what_is_queued_while_an_idle_connection_is_closed_is_sent_over_the_next_one_unless_its_cas_is_too_old() {
+    let (connection, client, other) = with_two_clients();
+    connection.state.borrow_mut().is_behind = false;
+    let guard = |cas_epoch, text: &str| {
+        connection.send_guard(&client, cas_epoch, |out| out.extend_from_slice(text.as_bytes()))
+    };
+    connection.server.connected();
+    let ids = [
+        connection.get(&client, b"a", GET),
+        guard(None, "mg k v\r\n"),
+        connection.get(&other, b"b", GET),
+        guard(Some(1), "md k C1\r\n"),
+        line(&connection, &client, "touch x 1\r\n"),
+        connection.read(&client, |out| out.extend_from_slice(b"mg l v\r\n")).0,
+    ];
+    assert!(matches!(connection.ended(ConnectionError::Closed), ConnectionError::Idle));
+    connection.hold();
+    let later = guard(None, "mg m v\r\n");
+    assert_eq!(queued(&connection), "get a\r\nget b\r\ntouch x 1\r\n");
+    connection.opened(connection.server.connected(), &Capabilities::default());
+    assert!(matches!(client.take(ids[3]), Some(Reply::StaleCas)));
+    assert_eq!(queued(&connection), "get a\r\nget b\r\ntouch x 1\r\nmg k v\r\nmg l v\r\nmg m v\r\n");
+    read(&connection, b"END\r\nEND\r\nTOUCHED\r\nEN\r\nHD\r\nHD\r\n");
+    for (client, id, expected) in [
+        (&client, ids[0], "END\r\n"),
+        (&other, ids[2], "END\r\n"),
+        (&client, ids[4], "TOUCHED\r\n"),
+        (&client, ids[1], "EN\r\n"),
+        (&client, ids[5], "HD\r\n"),
+        (&client, later, "HD\r\n"),
+    ] {
+        assert_eq!(reply(client, id), expected);
+    }
+    // Of what has been sent, nobody knows whether it was carried out.
+    line(&connection, &client, "incr n 1\r\n");
+    connection.state.borrow_mut().unwritten = 0;
+    assert!(matches!(connection.ended(ConnectionError::Closed), ConnectionError::Closed));
+}
+
+#[test]
+fn a_server_is_to_blame_for_its_own_time_and_not_for_the_queue_before_a_request() {
+    let (connection, client, _) = with_two_clients();
+    let sent = Instant::now();
+    let after = |ms: u64| sent + Duration::from_millis(ms);
+    let blamed = |ahead: u32, now: u64| connection.servers_share(sent, ahead, after(now)).as_millis();
+    assert_eq!(blamed(0, 400), 400);
+    assert_eq!(blamed(20_000, 400), 400, "it has answered nothing");
+    connection.answered_at.set(Some(after(390)));
+    assert_eq!([blamed(0, 400), blamed(1_000, 400), blamed(20_000, 400)], [400, 300, 10]);
+    // Each request knows how many are ahead of it, and a reply that nobody waits for any more is an answer too.
+    (0..3).for_each(|_| drop(line(&connection, &client, "incr n 1\r\n")));
+    let ahead: Vec<u32> = connection.state.borrow().pending.iter().map(|request| request.ahead).collect();
+    assert_eq!(ahead, [0, 1, 2]);
+    connection.answered_at.set(None);
+    if let Some(request) = connection.state.borrow_mut().pending.front_mut() {
+        request.requester = None;
+    }
+    read(&connection, b"1\r\n");
+    assert!(connection.answered_at.get().is_some());
 }
