@@ -57,6 +57,10 @@ pub struct Agreement {
     stage: Stage,
     /// The fence that the record is to inherit.
     inherits: Option<u64>,
+    /// Whether this process restores a copy in the next round in which one is missing, without leaving it to chance.
+    restores: bool,
+    /// See [`Agreement::is_whole`].
+    whole: Option<bool>,
     /// When the next round is due.
     due: u64,
 }
@@ -154,8 +158,21 @@ impl Agreement {
             suspicion: Suspicion::default(),
             stage: Stage::Idle,
             inherits: None,
+            restores: false,
+            whole: None,
             due: now,
         }
+    }
+
+    /// Whether this process restores a copy at once, as [`REPAIR_ONE_IN`] lets it do from time to time.
+    pub fn restore(&mut self, at_once: bool) {
+        self.restores = at_once;
+    }
+
+    /// Whether all three copies had the same record when they were read last. `None`: not all, but all could be read, so that the next
+    /// round may restore the rest.
+    pub fn is_whole(&self) -> Option<bool> {
+        self.whole
     }
 
     /// When the next round is due, in ms of the monotonic clock.
@@ -237,7 +254,14 @@ impl Agreement {
         let window = u64::from(self.window);
         let asked = &replies[replies.len().min(COPIES)..];
         let mut commands = self.suspicion.note(asked, now, has_answer, window);
-        let change = match agreed(&copies) {
+        let agreed = agreed(&copies);
+        let of_one = |fence| copies.iter().all(|copy| copy.record().is_some_and(|held| held.fence == fence));
+        self.whole = match agreed {
+            Some(record) if of_one(record.fence) => Some(true),
+            _ if copies.iter().any(|copy| copy.cas().is_none()) => Some(false),
+            _ => None,
+        };
+        let change = match agreed {
             Some(record) => {
                 self.disagreed = None;
                 self.note_view(record, sent, now.mono);
@@ -316,7 +340,7 @@ impl Agreement {
         let in_use = self.known.is_some_and(|known| known.grace_until <= now.mono);
         let holds = |copy: &Copy| copy.record().is_some_and(|held| held.fence == record.fence);
         let third = (0..COPIES).find(|copy| !holds(&copies[*copy]) && copies[*copy].cas().is_some());
-        let repairs = third.is_some() && random.is_multiple_of(REPAIR_ONE_IN);
+        let repairs = third.is_some() && (self.restores || random.is_multiple_of(REPAIR_ONE_IN));
         let inherits = self.inherits.filter(|fence| in_use && !record.standby && *fence != record.inherited);
         if !(repairs || in_use && !record.settled || inherits.is_some()) {
             return Vec::new();

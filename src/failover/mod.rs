@@ -15,6 +15,7 @@ mod command;
 mod moment;
 pub mod placements;
 mod record;
+mod restoring;
 pub mod rule_marks;
 mod suspicion;
 mod views;

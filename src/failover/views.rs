@@ -1,6 +1,9 @@
 //! What this process knows about the place of each server of a pool. One task writes it, all workers read it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use super::restoring::Restoring;
 
 /// Where the keys of a server are kept, as long as a view is valid.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -17,6 +20,7 @@ pub struct View {
 #[derive(Debug)]
 pub struct Views {
     cells: Box<[Cell]>,
+    restoring: Restoring,
 }
 
 #[derive(Debug, Default)]
@@ -30,7 +34,33 @@ struct Cell {
 impl Views {
     /// No view is valid yet.
     pub fn new(servers: usize) -> Views {
-        Views { cells: (0..servers).map(|_| Cell::default()).collect() }
+        let cells = (0..servers).map(|_| Cell::default()).collect();
+        Views { cells, restoring: Restoring::new(servers) }
+    }
+
+    /// The copies of this server's record are restored on request from now on.
+    pub fn keep(&self, server: usize) {
+        self.restoring.keep(server);
+    }
+
+    /// Asks for all copies of the records of all servers. `None` if nobody restores them.
+    pub fn restore(&self) -> Option<u64> {
+        self.restoring.ask()
+    }
+
+    /// Whether all copies were there when this request ended.
+    pub fn poll_restored(&self, number: u64, cx: &mut Context<'_>) -> Poll<bool> {
+        self.restoring.poll_end(number, cx)
+    }
+
+    /// The latest request that has not ended for this server. Only one task may poll it.
+    pub fn poll_asked(&self, server: usize, cx: &mut Context<'_>) -> Poll<u64> {
+        self.restoring.poll_asked(server, cx)
+    }
+
+    /// Ends the requests up to this one for a server.
+    pub fn end_restoring(&self, server: usize, number: u64, is_whole: bool) {
+        self.restoring.end(server, number, is_whole);
     }
 
     /// Stores a view and the end of its validity, in ms of the process's monotonic clock. `None`: there is no valid view.
@@ -63,6 +93,27 @@ impl Views {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_to_restore_ends_once_it_has_ended_for_every_server() {
+        let views = Views::new(2);
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        views.keep(0);
+        assert_eq!(views.restore(), None, "nobody keeps the record of the second server");
+        views.keep(1);
+        assert!(views.poll_asked(0, &mut cx).is_pending());
+        let number = views.restore().unwrap();
+        assert_eq!(views.poll_asked(1, &mut cx), Poll::Ready(number));
+        views.end_restoring(0, number, true);
+        assert!(
+            views.poll_asked(0, &mut cx).is_pending() && views.poll_restored(number, &mut cx).is_pending()
+        );
+        views.end_restoring(1, number, false);
+        assert_eq!(views.poll_restored(number, &mut cx), Poll::Ready(false));
+        let next = views.restore().unwrap();
+        (0..2).for_each(|server| views.end_restoring(server, next, true));
+        assert_eq!(views.poll_restored(next, &mut cx), Poll::Ready(true));
+    }
 
     #[test]
     fn a_view_is_valid_until_its_end_and_no_longer_once_it_is_withdrawn() {

@@ -1,6 +1,7 @@
 //! The task: one agreement for each server, driven round by round.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,6 +38,8 @@ const ROUNDS: u32 = 4;
 const JITTER: f64 = 0.1;
 /// The shortest time between the beginnings of two rounds is this part of a window, even if every round has something to write.
 const SHORTEST_PAUSE: u32 = 32;
+/// The pause between two rounds that restore copies at once.
+const RESTORE_AGAIN: Duration = Duration::from_millis(5);
 /// How many windows clients wait at the start for the first views. A new record is used after little more than one.
 const FIRST_VIEWS: u32 = 2;
 /// The limit of the doubling of `recover_after`.
@@ -313,11 +316,16 @@ impl Participant {
     /// Takes part until it is dropped. `waiting` is dropped with the first view.
     async fn run(mut self, mut ticks: watch::Receiver<()>, waiting: TaskTrackerToken) {
         let mut waiting = Some(waiting);
+        let views = Arc::clone(&self.views);
+        views.keep(self.at);
+        // The request to restore the copies that is being carried out, and until when.
+        let mut restoring: Option<(u64, Instant)> = None;
         let shortest_pause = Duration::from_millis(u64::from(self.window)) / SHORTEST_PAUSE;
         loop {
             let began = Instant::now();
             let own = self.previous_view().filter(|previous| !previous.standby);
             self.agreement.inherit(own.map(|previous| previous.fence));
+            self.agreement.restore(restoring.is_some());
             let mut commands = self.agreement.begin(mono(self.start));
             while !commands.is_empty() {
                 let replies = self.send(&commands).await;
@@ -329,13 +337,34 @@ impl Participant {
             if self.publish() && self.has_inherited() {
                 drop(waiting.take());
             }
-            sleep_until(began + shortest_pause).await;
+            if let Some((number, until)) = restoring {
+                let is_whole = self.agreement.is_whole().or((Instant::now() >= until).then_some(false));
+                let Some(is_whole) = is_whole else {
+                    sleep(RESTORE_AGAIN).await;
+                    continue;
+                };
+                views.end_restoring(self.at, number, is_whole);
+                restoring = None;
+            }
+            let asked = poll_fn(|cx| views.poll_asked(self.at, cx));
+            let mut asked = pin!(asked);
+            let number = tokio::select! {
+                () = sleep_until(began + shortest_pause) => None,
+                number = &mut asked => Some(number),
+            };
+            if let Some(number) = number {
+                restoring = Some((number, Instant::now() + Duration::from_millis(u64::from(self.window))));
+                continue;
+            }
             let due = self.start + Duration::from_millis(self.agreement.due());
             tokio::select! {
                 // All servers of the pool begin a round at the same time, so that commands to one server are written together.
                 changed = ticks.changed() => if changed.is_err() { return },
                 () = sleep_until(due) => {}
                 () = self.links[0].ended() => {}
+                number = &mut asked => {
+                    restoring = Some((number, Instant::now() + Duration::from_millis(u64::from(self.window))));
+                }
             }
             // The view may have ended meanwhile.
             self.observe();

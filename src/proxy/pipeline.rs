@@ -427,4 +427,22 @@ impl Proxy {
     pub(super) fn connections(&self) -> impl Iterator<Item = &Rc<Connection>> {
         self.pools.iter().flat_map(|pool| pool.all_connections())
     }
+
+    /// The same, each with whether its pool fails over.
+    pub(super) fn all_connections(&self) -> impl Iterator<Item = (&Rc<Connection>, bool)> {
+        let pools = self.pools.iter().zip(&self.views);
+        pools.flat_map(|(pool, views)| pool.all_connections().map(|connection| (connection, views.is_some())))
+    }
+
+    /// Where the keys of each server are, in all pools that fail over and in both lists of their servers.
+    pub(super) fn all_views(&self) -> Vec<Arc<Views>> {
+        let other = self.other.iter().flat_map(|other| &other.proxy.views);
+        let mut all: Vec<Arc<Views>> = Vec::new();
+        for views in self.views.iter().chain(other).flatten() {
+            if !all.iter().any(|known| Arc::ptr_eq(known, views)) {
+                all.push(Arc::clone(views));
+            }
+        }
+        all
+    }
 }

@@ -182,6 +182,9 @@ impl<'a, S> Session<'a, S> {
     /// Whether another request may begin. Once a limit has been reached, half of it must be free first: sending to the servers in
     /// many small pieces is more expensive than in a few large ones.
     pub(super) fn has_room(&mut self) -> bool {
+        if self.calls.back().is_some_and(|pending| pending.call.is_barrier()) {
+            return false;
+        }
         let share = if self.at_limit { 2 } else { 1 };
         let few = self.calls.len() < MAX_CALLS / share
             && self.reads * share < self.window.max(share)

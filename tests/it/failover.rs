@@ -443,3 +443,64 @@ fn while_failover_is_turned_on_sidecar_by_sidecar_no_invalidation_is_lost() {
         }
     }
 }
+
+/// How many gets the servers have answered.
+fn gets(servers: &[Memcached]) -> u64 {
+    let of = |server| {
+        let mut server = direct(server);
+        server.send(b"stats\r\n");
+        let stats = String::from_utf8(server.until(b"END\r\n")).expect("text");
+        let hits = stats.lines().find_map(|line| line.strip_prefix("STAT get_hits "));
+        hits.expect("a number of hits").parse::<u64>().expect("a number")
+    };
+    servers.iter().map(of).sum()
+}
+
+#[test]
+fn cached_versions_of_tags_are_not_read_from_the_servers_again() {
+    let servers = memcacheds(3);
+    let rule = guarded("k", "k*", "tags = [\"t\", \"u\"]\ncold_wait = \"0ms\"");
+    let toml = sidecar_toml(&addresses(&servers), &[rule]).replace("workers = 2", "workers = 1");
+    let sidecar = Kennel::start(&(toml + "[tags]\ncache = \"60s\"\n"));
+    eventually("a view of every server is known", || knows_all(&sidecar));
+    let mut client = sidecar.client();
+    assert_eq!(client.get("k"), None);
+    client.store("k", b"v", 600);
+    assert_eq!(client.get("k").as_deref(), Some(&b"v"[..]));
+    let before = gets(&servers);
+    for _ in 0..2_000 {
+        assert_eq!(client.get("k").as_deref(), Some(&b"v"[..]));
+    }
+    // One read of the key each; the sidecar's monitor reads its records beside them.
+    let reads = gets(&servers) - before;
+    assert!((2_000..3_000).contains(&reads), "{reads} reads for 2,000 gets");
+}
+
+#[test]
+fn after_a_flush_all_every_guarded_key_can_be_written_at_once_and_nothing_from_before_is_served() {
+    // The default window of 2 s: a place that were lost would be missed for longer than this test takes.
+    let (_servers, sidecars) = fleet("");
+    within(LONG, "a view of every server is known", || sidecars.iter().all(knows_all));
+    let mut clients: Vec<Client> = sidecars.iter().map(Kennel::client).collect();
+    for round in 0..6 {
+        let keys: Vec<String> = (0..12).map(|n| format!("k{n}")).collect();
+        for key in &keys {
+            clients[round % 2].store(key, b"before", 600);
+        }
+        let flushing = (round / 2) % 2;
+        assert_eq!(clients[flushing].execute("flush_all"), "OK");
+        for (n, key) in keys.iter().enumerate() {
+            let client = &mut clients[n % 2];
+            assert_eq!(client.get(key), None, "{key} in round {round}");
+            client.store(key, b"after", 600);
+            assert_eq!(client.get(key).as_deref(), Some(&b"after"[..]), "{key} in round {round}");
+        }
+        // What is sent behind a flush is not flushed.
+        clients[flushing]
+            .send(b"flush_all noreply\r\nset raw 0 0 1\r\nv\r\nset k 0 0 1\r\nv\r\nget raw\r\nget k\r\n");
+        assert_eq!([clients[flushing].line(), clients[flushing].line()], ["STORED", "STORED"]);
+        for key in ["raw", "k"] {
+            clients[flushing].expect(format!("VALUE {key} 0 1\r\nv\r\nEND\r\n").as_bytes());
+        }
+    }
+}

@@ -121,6 +121,12 @@ impl Call {
         }
     }
 
+    /// Whether no further request of the client may begin before it has ended. A flush reaches the servers one after the other, and
+    /// what is sent behind it must not be flushed.
+    pub fn is_barrier(&self) -> bool {
+        matches!(self.kind, Kind::FlushAll(_))
+    }
+
     /// Whether it only waits for a server reply that has not arrived.
     pub fn waits(&self, client: &Client) -> bool {
         match &self.kind {
@@ -164,7 +170,7 @@ impl Call {
                 ready!(self.done(outcome, length, &scope, cx, out));
                 return Poll::Ready(large);
             }
-            Kind::FlushAll(flush) => flush.poll(&scope, out),
+            Kind::FlushAll(flush) => flush.poll(&scope, cx, out),
             Kind::Statistics(statistics) => statistics.poll(&scope, out),
             Kind::Get(get) => return get.poll(&scope, cx, out),
             // An `mg` is never quiet here.
