@@ -110,6 +110,8 @@ pub struct Start {
     pub hasher: Option<KeyHasher>,
     /// How often the threads prove that they run.
     pub heartbeat: Option<Duration>,
+    /// Its clock in a simulation, where everything runs in tasks of the calling thread. `None`: the system's clock, and threads.
+    pub simulated: Option<Clock>,
 }
 
 impl App {
@@ -129,7 +131,7 @@ impl App {
     /// # Errors
     /// A listener cannot be bound, or the system refuses a resource.
     pub fn prepare(loaded: Loaded, with: Start) -> Result<(App, Inherited), StartError> {
-        let Start { mut inherited, hasher, heartbeat } = with;
+        let Start { mut inherited, hasher, heartbeat, simulated } = with;
         let config = &loaded.config;
         let workers = workers(config);
         let open_files = open_files::raise();
@@ -150,7 +152,7 @@ impl App {
             builds: Arc::default(),
             sidecar: random.below(u64::MAX),
             hasher: hasher.unwrap_or_default(),
-            clock: Clock::system(),
+            clock: simulated.clone().unwrap_or_else(Clock::system),
             start,
             baseline: Arc::default(),
             connection_limit: Arc::new(ConnectionLimit::new(max_connections)),
@@ -209,21 +211,27 @@ impl App {
             let heartbeat = app.heartbeats.get(at).cloned();
             all.push(Worker { configured, orders, heartbeat, connection_limit, open, stop });
         }
+        let (stop, heartbeat) = (app.stop.clone(), app.heartbeats.get(workers).cloned());
+        let monitoring = async move {
+            if let Some(heartbeat) = heartbeat {
+                spawn_local(heartbeat.run());
+            }
+            while let Some(job) = to_monitor.recv().await {
+                job();
+            }
+        };
+        if simulated.is_some() {
+            all.into_iter().for_each(|worker| drop(spawn_local(worker.work())));
+            spawn_local(async move { stop.run_until_cancelled(monitoring).await });
+            return Ok((app, inherited));
+        }
         for (at, worker) in all.into_iter().enumerate() {
             app.spawn(format!("kennel-{at}"), move || worker.run())?;
         }
-        let (stop, heartbeat) = (app.stop.clone(), app.heartbeats.get(workers).cloned());
         app.spawn("kennel-monitor".into(), move || {
             let mut runtime = runtime::Builder::new_current_thread();
             let runtime = runtime.enable_all().build_local(LocalOptions::default())?;
-            runtime.block_on(stop.run_until_cancelled(async {
-                if let Some(heartbeat) = heartbeat {
-                    spawn_local(heartbeat.run());
-                }
-                while let Some(job) = to_monitor.recv().await {
-                    job();
-                }
-            }));
+            runtime.block_on(stop.run_until_cancelled(monitoring));
             Ok(())
         })?;
         Ok((app, inherited))

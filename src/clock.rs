@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::time::Instant;
+
 /// Unix time in milliseconds by the system's clock; 0 if the clock shows a time before 1970. It may step back.
 pub fn unix_ms() -> u64 {
     #[allow(clippy::disallowed_methods, reason = "the only place that reads wall time")]
@@ -22,6 +24,8 @@ pub struct Clock(Source);
 enum Source {
     System,
     Manual(Arc<AtomicU64>),
+    /// Shows the manual time at this instant, and goes on from there.
+    Running(Instant, Arc<AtomicU64>),
 }
 
 impl Clock {
@@ -36,11 +40,22 @@ impl Clock {
         (Clock(Source::Manual(Arc::clone(&now))), ManualClock(now))
     }
 
+    /// A clock that shows [`ManualClock::START_MS`] now, and runs with tokio's monotonic clock. Only [`ManualClock::advance`] and
+    /// [`ManualClock::set_back`] change it.
+    pub fn running() -> (Clock, ManualClock) {
+        let start = Arc::new(AtomicU64::new(ManualClock::START_MS));
+        (Clock(Source::Running(Instant::now(), Arc::clone(&start))), ManualClock(start))
+    }
+
     /// Unix time in milliseconds.
     pub fn now_ms(&self) -> u64 {
         match &self.0 {
             Source::System => unix_ms(),
             Source::Manual(now) => now.load(Ordering::SeqCst),
+            Source::Running(since, start) => {
+                let passed = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+                start.load(Ordering::SeqCst).saturating_add(passed)
+            }
         }
     }
 }
@@ -56,6 +71,11 @@ impl ManualClock {
     /// Moves the clock forward by `by`, rounded down to milliseconds.
     pub fn advance(&self, by: Duration) {
         self.0.fetch_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
+    }
+
+    /// Moves the clock back by `by`, rounded down to milliseconds.
+    pub fn set_back(&self, by: Duration) {
+        self.0.fetch_sub(u64::try_from(by.as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
     }
 
     /// Sets the clock, forward or backward.

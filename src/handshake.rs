@@ -40,8 +40,8 @@ mod tests;
 
 pub use limits::HandshakeLimits;
 pub(crate) use limits::{MAX_WRONG, RateLimitedLog};
-pub(crate) use stream::log_name;
 pub use stream::{ClientStream, PlainSocket};
+pub(crate) use stream::{SimulatedClient, log_name};
 
 /// The buffer space for a read, in bytes.
 const READ_SIZE: usize = 1024;

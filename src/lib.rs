@@ -3,7 +3,8 @@
 //! The modules are in the order in which a request meets them: the process (`cli` to `open_files`), its edges (`worker` to
 //! `admin`), the servers inside it (`embedded`), the pipeline (`proxy`, and `monitor` beside it) and what it uses (`rule`,
 //! `guard`, `kinds`, `failover`, `upstream`,
-//! `protocol`, `metrics`, `error`). The last three give the time, randomness and the log.
+//! `protocol`, `metrics`, `error`). The last ones give a simulated network, the time, names,
+//! randomness and the log.
 
 pub mod cli;
 pub mod app;
@@ -36,6 +37,7 @@ pub mod trace;
 pub mod hot;
 pub mod observed;
 
+pub mod net;
 pub mod clock;
 pub mod dns;
 pub mod random;

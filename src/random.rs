@@ -3,6 +3,7 @@
 //!
 //! Not for secrets: the generator is fast, and predictable from its output.
 
+use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
@@ -12,10 +13,26 @@ pub struct Random {
     rng: fastrand::Rng,
 }
 
+thread_local! {
+    /// The next seed of a simulation.
+    static SIMULATED: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// From now on, each generator of this thread is seeded by the one before, the first one by `seed`, and none by the operating system.
+pub fn simulate(seed: u64) {
+    SIMULATED.set(Some(seed));
+}
+
 impl Random {
     /// A generator seeded by the operating system, differently in each process and for each call. fastrand's default seed is
-    /// derived from the uptime and a thread number, which may be the same for sidecars started together on equal machines.
+    /// derived from the uptime and a thread number, which may be the same for sidecars started together on equal machines. In a
+    /// simulation, the seed of the simulation decides.
     pub fn from_entropy() -> Random {
+        if let Some(seed) = SIMULATED.get() {
+            let mut random = Random::seeded(seed);
+            SIMULATED.set(Some(random.any()));
+            return random;
+        }
         Random::seeded(RandomState::new().hash_one(std::process::id()))
     }
 

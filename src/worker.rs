@@ -111,7 +111,8 @@ impl Worker {
             .block_on(self.work())
     }
 
-    async fn work(self) -> io::Result<()> {
+    /// The same in a runtime of the caller.
+    pub(crate) async fn work(self) -> io::Result<()> {
         let Worker { configured, mut orders, heartbeat, connection_limit, open, stop } = self;
         let budget = MemoryBudget::new(configured.max_buffered, Arc::clone(&configured.metrics));
         let connections = Rc::new(Connections::default());

@@ -43,7 +43,7 @@ pub async fn start(
         }
     }
     let hasher = predecessor.as_ref().map(|running| running.hasher);
-    let start = Start { inherited, hasher, heartbeat: service.heartbeat() };
+    let start = Start { inherited, hasher, heartbeat: service.heartbeat(), ..Start::default() };
     let (mut app, unused) = App::prepare(loaded, start)?;
     let passed = unused.unnamed();
     if !passed.is_empty() {

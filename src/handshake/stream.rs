@@ -11,6 +11,8 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::net::Duplex;
+
 /// A client's connection: a plain socket or a TLS stream.
 pub trait ClientStream: AsyncRead + AsyncWrite + Unpin {
     /// Whether it is a plain socket, with no byte that was read and not used. Only then another process can go on with it.
@@ -60,6 +62,35 @@ impl ClientStream for Box<dyn ClientStream> {
 
     fn into_plain(self: Box<Self>) -> Option<io::Result<PlainSocket>> {
         (*self).into_plain()
+    }
+}
+
+/// A client of a simulation.
+pub(crate) struct SimulatedClient(pub(crate) Box<dyn Duplex>);
+
+impl ClientStream for SimulatedClient {}
+
+impl AsyncRead for SimulatedClient {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for SimulatedClient {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, from)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }
 

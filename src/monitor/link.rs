@@ -90,6 +90,7 @@ impl LinkTask {
     async fn run(mut self, mut requests: UnboundedReceiver<Request>) {
         loop {
             tokio::select! {
+                biased;
                 received = requests.recv_many(&mut self.batch, usize::MAX) => if received == 0 { return },
                 () = self.connection.ended() => {
                     self.ended.notify_one();
@@ -149,6 +150,7 @@ impl LinkTask {
         });
         loop {
             tokio::select! {
+                biased;
                 () = &mut probing => return true,
                 received = requests.recv_many(&mut self.batch, usize::MAX) => match received {
                     0 => return false,

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::copies::decode;
 use super::link::{Link, Outgoing};
 use super::pool_status::PoolStatus;
 use super::status::mono;
+use super::ticks::Ticks;
 use crate::clock::Clock;
 use crate::failover::placements::Placements;
 use crate::failover::rule_marks::{RuleMarks, is_of_rules};
@@ -146,8 +146,8 @@ pub(super) fn fixed_views(servers: usize) -> Views {
 }
 
 impl Marker {
-    /// Polls at these ticks until they end.
-    pub(super) async fn run(self, mut ticks: watch::Receiver<()>) {
+    /// Polls at these ticks until it is dropped.
+    pub(super) async fn run(self, mut ticks: Ticks) {
         loop {
             let began = Instant::now();
             // Nothing is stored on a server that cannot compare a CAS, and nothing on one that may be full.
@@ -157,9 +157,7 @@ impl Marker {
             // Without a reply too: marks that are not seen to change end.
             self.marks.update();
             while began.elapsed() < SHORTEST_PAUSE {
-                if ticks.changed().await.is_err() {
-                    return;
-                }
+                ticks.next().await;
             }
         }
     }

@@ -21,6 +21,7 @@ mod marks;
 mod pool_status;
 mod run;
 mod status;
+mod ticks;
 
 pub use forget::forget;
 pub use pool_status::PoolStatus;

@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -19,6 +18,7 @@ use super::link::Link;
 use super::marks::{Marker, Marks, POLL, Withheld, fixed_views};
 use super::pool_status::PoolStatus;
 use super::status::{Observation, Published, ServerStatus, mono};
+use super::ticks::Ticks;
 use crate::clock::Clock;
 use crate::failover::placements::{Kind, Step};
 use crate::failover::{Agreement, COPIES, Command, Moment, Reply, Timing, View, Views};
@@ -236,8 +236,12 @@ impl Monitor {
             if let Some(failover) = &pool.failover {
                 longest = longest.max(failover.spec.window * FIRST_VIEWS + pool.connect_timeout);
                 let interval = failover.spec.window / ROUNDS;
-                let (tick, of_rounds) = watch::channel(());
-                tasks.spawn_local(tick_every(interval, Random::seeded(random.below(u64::MAX)), tick));
+                let of_rounds = Ticks::default();
+                tasks.spawn_local(tick_every(
+                    interval,
+                    Random::seeded(random.below(u64::MAX)),
+                    of_rounds.clone(),
+                ));
                 for participant in self.participants(pool, failover, &links, marks.as_ref(), &seeds) {
                     tasks.spawn_local(participant.run(of_rounds.clone(), first_views.token()));
                 }
@@ -246,8 +250,8 @@ impl Monitor {
             }
             let Some(marks) = marks else { continue };
             let ticks = ticks.unwrap_or_else(|| {
-                let (tick, ticks) = watch::channel(());
-                tasks.spawn_local(tick_every(POLL, Random::seeded(random.below(u64::MAX)), tick));
+                let ticks = Ticks::default();
+                tasks.spawn_local(tick_every(POLL, Random::seeded(random.below(u64::MAX)), ticks.clone()));
                 ticks
             });
             let of_list =
@@ -264,6 +268,7 @@ impl Monitor {
         }
         first_views.close();
         tokio::select! {
+            biased;
             () = first_views.wait() => {}
             () = sleep(longest) => {}
         }
@@ -314,7 +319,7 @@ impl Monitor {
 
 impl Participant {
     /// Takes part until it is dropped. `waiting` is dropped with the first view.
-    async fn run(mut self, mut ticks: watch::Receiver<()>, waiting: TaskTrackerToken) {
+    async fn run(mut self, mut ticks: Ticks, waiting: TaskTrackerToken) {
         let mut waiting = Some(waiting);
         let views = Arc::clone(&self.views);
         views.keep(self.at);
@@ -358,8 +363,8 @@ impl Participant {
             }
             let due = self.start + Duration::from_millis(self.agreement.due());
             tokio::select! {
-                // All servers of the pool begin a round at the same time, so that commands to one server are written together.
-                changed = ticks.changed() => if changed.is_err() { return },
+                biased;
+                () = ticks.next() => {}
                 () = sleep_until(due) => {}
                 () = self.links[0].ended() => {}
                 number = &mut asked => {
@@ -377,6 +382,7 @@ impl Participant {
         if let Some((_, until)) = self.agreement.view(mono(self.start)) {
             let end = self.start + Duration::from_millis(until);
             tokio::select! {
+                biased;
                 replies = &mut sending => return replies,
                 () = sleep_until(end) => self.observe(),
             }
@@ -460,12 +466,10 @@ pub fn step(spec: &PoolSpec) -> Step {
     Step { reads, other: id(&other.servers), kind }
 }
 
-async fn tick_every(interval: Duration, mut random: Random, tick: watch::Sender<()>) {
+async fn tick_every(interval: Duration, mut random: Random, ticks: Ticks) {
     loop {
         sleep(random.jitter(interval, JITTER)).await;
-        if tick.send(()).is_err() {
-            return;
-        }
+        ticks.tick();
     }
 }
 

@@ -22,6 +22,7 @@ use super::tls::ServerTls;
 use crate::dns;
 use crate::embedded::Embedded;
 use crate::metrics::ConnectFailure;
+use crate::net;
 
 /// memcached's default item size limit (`-I`), in bytes.
 const DEFAULT_ITEM_SIZE: usize = 1024 * 1024;
@@ -277,6 +278,9 @@ impl Server {
             (_, Some(embedded)) => Ok(Socket::Unix(UnixStream::from_std(embedded.connect()?)?)),
             (Address::Unix(path), None) => Ok(Socket::Unix(UnixStream::connect(path).await?)),
             (Address::Tcp { host, port }, None) => {
+                if let Some(network) = net::simulated() {
+                    return Ok(Socket::Simulated(network.connect(host, *port).await?));
+                }
                 let stream = match host.parse::<IpAddr>() {
                     Err(_) if !self.nameservers.is_empty() => {
                         let found =

@@ -11,6 +11,7 @@ use tokio::net::{TcpStream, UnixStream};
 use super::connection_error::ConnectionError;
 use super::tls::{self, TlsSocket};
 use crate::metrics::ConnectFailure;
+use crate::net::Duplex;
 
 /// How a TLS record with an alert begins, in every version since SSL 3.
 const TLS_ALERT: &[u8] = &[21, 3];
@@ -22,6 +23,8 @@ pub(crate) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
     Tls(Box<TlsSocket>),
+    /// Of a simulation.
+    Simulated(Box<dyn Duplex>),
 }
 
 impl Socket {
@@ -29,7 +32,7 @@ impl Socket {
     pub(super) fn resumed(&self) -> Option<bool> {
         match self {
             Socket::Tls(socket) => Some(socket.resumed()),
-            Socket::Tcp(_) | Socket::Unix(_) => None,
+            Socket::Tcp(_) | Socket::Unix(_) | Socket::Simulated(_) => None,
         }
     }
 
@@ -74,7 +77,7 @@ impl Socket {
 
     fn closed_first(&self, error: ConnectionError) -> ConnectionError {
         let what = match self {
-            Socket::Unix(_) => return error,
+            Socket::Unix(_) | Socket::Simulated(_) => return error,
             Socket::Tcp(_) => {
                 "the server closed the connection at the first command: if it requires TLS, set tls for the pool"
                     .to_owned()
@@ -106,6 +109,7 @@ impl AsyncRead for Socket {
             Socket::Tcp(socket) => Pin::new(socket).poll_read(cx, into),
             Socket::Unix(socket) => Pin::new(socket).poll_read(cx, into),
             Socket::Tls(socket) => Pin::new(&mut **socket).poll_read(cx, into),
+            Socket::Simulated(socket) => Pin::new(socket).poll_read(cx, into),
         }
     }
 }
@@ -116,13 +120,14 @@ impl AsyncWrite for Socket {
             Socket::Tcp(socket) => Pin::new(socket).poll_write(cx, from),
             Socket::Unix(socket) => Pin::new(socket).poll_write(cx, from),
             Socket::Tls(socket) => Pin::new(&mut **socket).poll_write(cx, from),
+            Socket::Simulated(socket) => Pin::new(socket).poll_write(cx, from),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             // Nothing is buffered here.
-            Socket::Tcp(_) | Socket::Unix(_) => Poll::Ready(Ok(())),
+            Socket::Tcp(_) | Socket::Unix(_) | Socket::Simulated(_) => Poll::Ready(Ok(())),
             Socket::Tls(socket) => Pin::new(&mut **socket).poll_flush(cx),
         }
     }
@@ -132,6 +137,7 @@ impl AsyncWrite for Socket {
             Socket::Tcp(socket) => Pin::new(socket).poll_shutdown(cx),
             Socket::Unix(socket) => Pin::new(socket).poll_shutdown(cx),
             Socket::Tls(socket) => Pin::new(&mut **socket).poll_shutdown(cx),
+            Socket::Simulated(socket) => Pin::new(socket).poll_shutdown(cx),
         }
     }
 }

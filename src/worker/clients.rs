@@ -18,9 +18,12 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::connection_limit::{ConnectionLimit, Opened};
-use crate::handshake::{Accepted, ClientStream, HandshakeLimits, PlainSocket, RateLimitedLog};
+use crate::handshake::{
+    Accepted, ClientStream, HandshakeLimits, PlainSocket, RateLimitedLog, SimulatedClient,
+};
 use crate::listener::{ListenSocket, ListenerInfo, WorkerListener};
 use crate::metrics::Limit;
+use crate::net::{self, Network};
 use crate::proxy::{Current, Leaving, MovedMiss};
 use crate::session::{self, ClientProtocol, End, NewClient, PendingCall};
 use crate::trace::Peer;
@@ -123,6 +126,10 @@ impl ClientAcceptor {
             };
             for socket in sockets {
                 let (acceptor, shared) = (Rc::clone(self), Rc::clone(&listener));
+                if let (ListenSocket::Tcp(socket), Some(network)) = (&socket, net::simulated()) {
+                    spawn_local(acceptor.accept_simulated(network, socket.local_addr()?, shared));
+                    continue;
+                }
                 match socket {
                     ListenSocket::Tcp(socket) => {
                         spawn_local(acceptor.accept_tcp(TcpListener::from_std(socket)?, shared));
@@ -162,6 +169,19 @@ impl ClientAcceptor {
                 }
                 Err(error) => self.accept_failed(error).await,
             }
+        }
+    }
+
+    async fn accept_simulated(
+        self: Rc<Self>,
+        network: Arc<dyn Network>,
+        address: SocketAddr,
+        listener: Rc<Accepting>,
+    ) {
+        while let Some(Ok((socket, from))) =
+            listener.accept.run_until_cancelled(network.accept(address)).await
+        {
+            self.admit(SimulatedClient(socket), Some(from), None, &listener).await;
         }
     }
 

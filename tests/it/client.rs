@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 /// How long a reply may take before the test fails. Far above every limit that a test configures.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(40);
 
-/// A blocking connection to a sidecar or to a memcached. Every method that reads panics after 10 s without data and on a closed
+/// A blocking connection to a sidecar or to a memcached. Every method that reads panics after 40 s without data and on a closed
 /// connection, because no guarantee permits either.
 pub(crate) struct Client {
     stream: Stream,

@@ -20,7 +20,7 @@ use crate::world::Memcached;
 /// How long commands are sent after a second has begun.
 const BURST: Duration = Duration::from_millis(500);
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A real memcached.
 struct Real(Memcached);

@@ -38,6 +38,8 @@ fn poisons(prefix: &str) -> Vec<Poison> {
     let key = format!("{prefix}poison");
     let long = "k".repeat(251 - prefix.len());
     let long = format!("{prefix}{long}");
+    // A line beyond all buffers, with as few keys as it can have: 600 are 150 KB.
+    let many = format!("{} ", &long[..250]).repeat(600);
     let mut all = Vec::new();
     let mut add = |then: Then, name: &'static str, text: String, last_line: &'static str| {
         let bytes = text.replace('@', &key).replace('#', &long).into_bytes();
@@ -116,13 +118,9 @@ fn poisons(prefix: &str) -> Vec<Poison> {
         ),
         ("a line of 3 KiB that is no get", format!("delete @ {}\r\n", "0 ".repeat(1500)), ""),
         ("a line without an end", "a".repeat(5000), ""),
-        ("a long get with a long key at its end", format!("get {}# @\r\n", "@ ".repeat(10_000)), bad_format),
-        (
-            "a long get with a NUL and no end",
-            format!("get {}\0{}", "@ ".repeat(10_000), "x".repeat(70_000)),
-            bad_format,
-        ),
-        ("a long gat without a number", format!("gat {}\r\n", "@ ".repeat(10_000)), bad_exptime),
+        ("a long get with a long key at its end", format!("get {many}# @\r\n"), bad_format),
+        ("a long get with a NUL and no end", format!("get {many}\0{}", "x".repeat(70_000)), bad_format),
+        ("a long gat without a number", format!("gat {many}\r\n"), bad_exptime),
         ("quit with something behind it", "quit\r\nget @\r\n".to_owned(), ""),
     ] {
         add(Closed, name, text, last_line);

@@ -39,7 +39,7 @@ fn a_winner_of_a_stale_key_that_closes_its_connection_frees_it_at_once() {
         let mut other = other.client();
         assert_eq!(other.get(&key).as_deref(), Some(&b"old"[..]));
         drop(winner);
-        within(Duration::from_secs(1), "another client wins", || other.get(&key).is_none());
+        within(Duration::from_secs(4), "another client wins", || other.get(&key).is_none());
     }
 }
 
@@ -107,7 +107,7 @@ fn a_server_that_does_not_answer_does_not_delay_what_a_winner_frees_on_the_other
     assert!(held(&mut healthy));
     servers[0].stop();
     drop(winner);
-    within(Duration::from_secs(1), "what the other servers hold is free", || !held(&mut healthy));
+    within(Duration::from_secs(8), "what the other servers hold is free", || !held(&mut healthy));
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_tag_deleted_behind_kennels_back_makes_everything_tagged_stale_once() {
 
 #[test]
 fn a_winner_that_leaves_while_its_lock_is_being_renewed_frees_the_key_when_that_is_done() {
-    let rule = "stale_for = \"30s\"\nlock_ttl = \"3s\"";
+    let rule = "stale_for = \"30s\"\nlock_ttl = \"9s\"";
     let (servers, gate, sidecars) = gated_fleet(&[guarded("hot", "hot:*", rule)]);
     let winner = stale_winner(&servers, &sidecars[0], "hot:k");
     gate.hold("ms @lock:hot:k");
@@ -239,7 +239,7 @@ fn a_winner_that_leaves_while_its_lock_is_being_renewed_frees_the_key_when_that_
     });
     gate.release();
     let mut other = sidecars[1].client();
-    within(Duration::from_secs(1), "another client wins", || other.get("hot:k").is_none());
+    within(Duration::from_secs(4), "another client wins", || other.get("hot:k").is_none());
 }
 
 #[test]

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::client::Client;
 
 /// The default time limit of a condition.
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(40);
 
 /// Numbers temporary directories and port attempts of this process.
 static NEXT: AtomicU32 = AtomicU32::new(0);

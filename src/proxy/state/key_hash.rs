@@ -1,6 +1,8 @@
 //! A fast hash of keys and tags, with a secret seed.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, Hasher};
+
+use crate::random::Random;
 
 /// The fractional part of π: odd and without a pattern.
 const FACTOR: u64 = 0x243f_6a88_85a3_08d3;
@@ -21,7 +23,7 @@ impl Default for KeyHasher {
 impl KeyHasher {
     /// A hasher with a new random seed.
     pub fn new() -> KeyHasher {
-        KeyHasher { seed: RandomState::new().hash_one(FACTOR) }
+        KeyHasher { seed: Random::from_entropy().any() }
     }
 
     /// A hasher with the seed of another one, which gives the same hashes.

@@ -1,10 +1,11 @@
 //! The leases and waiters that all workers of the process share, in shards by key.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
+use super::key_hash::KeyHasher;
 use crate::guard::Now;
 use crate::guard::leases::{Leases, LiveLease};
 use crate::metrics::WaitEnd;
@@ -17,14 +18,14 @@ const SHARDS: usize = 16;
 /// The lease table. It is sharded by key so that two workers rarely contend for a lock. Hits do not use it.
 pub struct LeaseTable {
     shards: [Mutex<Leases<WaitSender>>; SHARDS],
-    hasher: RandomState,
+    hasher: KeyHasher,
 }
 
 impl LeaseTable {
     /// An empty table whose miss tokens may take up to `max_bytes`.
     pub fn new(max_bytes: usize) -> LeaseTable {
         let shards = [(); SHARDS].map(|()| Mutex::new(Leases::new(max_bytes / SHARDS)));
-        LeaseTable { shards, hasher: RandomState::new() }
+        LeaseTable { shards, hasher: KeyHasher::new() }
     }
 
     /// From now on, miss tokens may take up to `max_bytes`.
