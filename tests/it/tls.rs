@@ -174,9 +174,7 @@ fn a_new_certificate_is_used_after_a_reload_and_no_connection_is_dropped() {
     // With its key: another CA's.
     std::fs::copy(made.path("client.key"), &key).expect("copy");
     let (status, changes) = kennel.reload(&toml);
-    let read_again = |what: &str, file: &std::path::Path| {
-        format!("the {what} {} was read again: it has changed\n", file.display())
-    };
+    let read_again = |what: &str, file: &str| format!("the {what} {file} was read again: it has changed\n");
     let expected = read_again("private key", &key) + &read_again("certificate", &cert);
     assert_eq!((status, changes), (200, expected));
     assert_eq!(days(expiry()), 9.0);

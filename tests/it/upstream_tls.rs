@@ -506,9 +506,8 @@ fn new_connections_use_the_files_of_the_latest_reload_and_the_others_stay() {
     copy("fresh.key", "own.key");
     std::fs::write(file("password"), "later").expect("write");
     let read_again =
-        [("private key", "own.key"), ("certificate", "own.pem"), ("password or token file", "password")].map(
-            |(what, name)| format!("the {what} {} was read again: it has changed\n", file(name).display()),
-        );
+        [("private key", "own.key"), ("certificate", "own.pem"), ("password or token file", "password")]
+            .map(|(what, name)| format!("the {what} {} was read again: it has changed\n", file(name)));
     assert_eq!(kennel.reload(&toml), (200, read_again.concat()));
     assert_eq!(((expiry("own.pem") - of_own) / 86_400.0).round(), 7.0);
     let mut client = kennel.client();

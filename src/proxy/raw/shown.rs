@@ -167,8 +167,8 @@ pub(crate) fn ends_within(reply: &Reply, most: u32) -> bool {
     let Reply::Answered { bytes, .. } = reply else { return false };
     let parsed = meta(bytes);
     // The key is the first word.
-    let words = parsed.flags.split(|byte| *byte == b' ').filter_map(|word| word.strip_prefix(b"exp="));
-    let left = words.last().and_then(|left| std::str::from_utf8(left).ok()?.parse::<i64>().ok());
+    let mut words = parsed.flags.split(|byte| *byte == b' ').filter_map(|word| word.strip_prefix(b"exp="));
+    let left = words.next_back().and_then(|left| std::str::from_utf8(left).ok()?.parse::<i64>().ok());
     // -1: it never ends. Older servers negate the other numbers.
     parsed.status == Status::Me && left.is_some_and(|left| left != -1 && left.unsigned_abs() <= most.into())
 }

@@ -451,7 +451,9 @@ fn a_server_is_to_blame_for_its_own_time_and_not_for_the_queue_before_a_request(
     connection.answered_at.set(Some(after(390)));
     assert_eq!([blamed(0, 400), blamed(1_000, 400), blamed(20_000, 400)], [400, 300, 10]);
     // Each request knows how many are ahead of it, and a reply that nobody waits for any more is an answer too.
-    (0..3).for_each(|_| drop(line(&connection, &client, "incr n 1\r\n")));
+    for _ in 0..3 {
+        line(&connection, &client, "incr n 1\r\n");
+    }
     let ahead: Vec<u32> = connection.state.borrow().pending.iter().map(|request| request.ahead).collect();
     assert_eq!(ahead, [0, 1, 2]);
     connection.answered_at.set(None);
