@@ -35,7 +35,7 @@ use crate::listener::{BoundListeners, FlushAll, Inherited, WorkerListener};
 use crate::log;
 use crate::metrics::{DiscoverySource, FailoverSource, Metrics, WorkerMetrics};
 use crate::open_files;
-use crate::proxy::{KeyHasher, LeaseTable, OutageTable, ServerInfo, Shared, TagCache};
+use crate::proxy::{LeaseTable, OutageTable, ServerInfo, Shared, TagCache};
 use crate::random::Random;
 use crate::takeover::{Channel, ControlSocket};
 use crate::trace::Taps;
@@ -64,12 +64,14 @@ mod limits;
 pub(crate) mod plan;
 mod service;
 mod slabs;
+mod start;
 mod taking_over;
 mod view;
 
 pub use errors::StartError;
 pub(crate) use limits::workers;
 pub use service::Service;
+pub use start::Start;
 pub use taking_over::start;
 
 /// How long a reload waits until no request uses the former configuration.
@@ -99,19 +101,6 @@ pub struct App {
     stop: CancellationToken,
     readiness: Readiness,
     threads: Vec<JoinHandle<()>>,
-}
-
-/// What a process begins with.
-#[derive(Default)]
-pub struct Start {
-    /// Sockets that another process has bound.
-    pub inherited: Inherited,
-    /// The hashes of keys of the process that this one takes over from.
-    pub hasher: Option<KeyHasher>,
-    /// How often the threads prove that they run.
-    pub heartbeat: Option<Duration>,
-    /// Its clock in a simulation, where everything runs in tasks of the calling thread. `None`: the system's clock, and threads.
-    pub simulated: Option<Clock>,
 }
 
 impl App {

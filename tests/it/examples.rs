@@ -69,6 +69,7 @@ fn explanations_are_those_of_the_pages() {
     let (mut client, mut builder) = (sidecar.client(), sidecar.client());
     first("nope");
     assert_eq!(builder.get("blog:7:page:new"), None);
+    eventually("it is known how long the build lasts", || text("blog:7:page:new").contains(" at least"));
     first("blog:7:page:new");
     let key = "blog:7:page:1";
     assert_eq!(client.get(key), None);

@@ -216,7 +216,7 @@ fn items(server: &mut Client) -> Vec<String> {
     server.send(b"stats items\r\n");
     let text = String::from_utf8(server.until(b"END\r\n")).expect("ASCII");
     // Ages grow, items cool down by themselves, and reads are counted although they are no use of an item.
-    let counts = [":age", ":hits_to_", ":moves_", ":number_", ":lru_"];
+    let counts = [":age", ":hits_to_", ":moves_", ":number_", ":lru_", ":lrutail_"];
     let is_of_items = |line: &&str| !counts.iter().any(|count| line.contains(count));
     text.lines().filter(is_of_items).map(str::to_owned).collect()
 }

@@ -230,7 +230,7 @@ fn each_condition_selects_what_it_says_for_several_watchers_at_a_time_and_unknow
         (&["trace", "--server", "10.0.0.1:1"], "server=10.0.0.1:1 is no server: use 127.0.0.1:"),
         (
             &["trace", "--kind", "rule"],
-            "--kind=rule is no kind: use guarded, raw, counter, window, log, list, table, lock, none",
+            "--kind=rule is no kind: use guarded, raw, counter, window, log, list, table, lock, observe, none",
         ),
         (&["top", "--rule", "page"], "rule=page is no rule: use pages, raw, none"),
         (&["top", "--key", "a\\"], "must not end with a single"),

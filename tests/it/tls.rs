@@ -136,13 +136,16 @@ fn a_client_above_the_limit_is_closed_without_bytes_outside_tls() {
     let toml = sidecar_toml(&addresses(&servers), &[raw("everything", "*")]);
     let toml = toml.replacen("\"127.0.0.1:0\"", &made.listener("", ""), 1);
     let kennel = Kennel::start(&toml.replacen("workers = 2", "workers = 1\nmax_connections = 1", 1));
-    let _first = TcpStream::connect(kennel.address()).expect("connect");
-    eventually("the first is in", || kennel.metrics().sum("kennel_client_connections", &[]) == 1.0);
+    // One that has completed its handshake: another one would give way to the second.
+    let mut first = python("hold", &kennel, &made.path("ca.pem"), &[]);
+    let mut output = BufReader::new(first.stdout.take().expect("a pipe")).lines();
+    assert_eq!(output.next().expect("a line").expect("text"), "in");
     let mut second = TcpStream::connect(kennel.address()).expect("connect");
     second.set_read_timeout(Some(Duration::from_secs(5))).expect("a time-out above zero");
     let mut got = Vec::new();
     second.read_to_end(&mut got).expect("the end");
     assert_eq!(got, b"");
+    first.kill().and_then(|()| first.wait()).expect("it ends");
 }
 
 #[test]

@@ -223,5 +223,4 @@ fn a_lock_with_two_copies_needs_each_of_its_defences_caught() {
 #[test]
 fn a_log_with_two_copies_needs_each_of_its_defences_caught() {
     is_caught_in(Mutant::FirstCopyIsEnough, log::begin, 120, Plan::of_evicted_first_parts);
-    is_caught_in(Mutant::PartsAreReadOnce, log::begin, 120, Plan::of_evicted_second_parts);
 }

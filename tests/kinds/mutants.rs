@@ -55,8 +55,6 @@ pub enum Mutant {
     CopiesWithoutFence,
     /// A read returns what only the first copy has, where it must not.
     FirstCopyIsEnough,
-    /// A log's read looks at each part once.
-    PartsAreReadOnce,
 }
 
 impl Mutant {

@@ -1,7 +1,7 @@
 //! Where the two copies of each item are: in places that move to a standby server and back, under new fences, as failover moves them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use kennel::error::Failure;
@@ -76,14 +76,12 @@ pub struct OnPlaces<'a> {
     places: [Option<Place>; 2],
     /// The items whose first copy was read in the last round trip by what leaves a stub. A store of their second copy is a claim.
     claimable: BTreeSet<ItemKey>,
-    /// What each copy of the parts of a log was when it was read first.
-    parts: BTreeMap<(usize, ItemKey), Reply>,
 }
 
 impl OnPlaces<'_> {
     pub fn new(world: &World, sidecar: usize) -> OnPlaces<'_> {
         let places = world.places.known.borrow()[sidecar];
-        OnPlaces { world, sidecar, places, claimable: BTreeSet::new(), parts: BTreeMap::new() }
+        OnPlaces { world, sidecar, places, claimable: BTreeSet::new() }
     }
 
     /// The place of a copy, unless the sidecar knows of another one since the command has begun, or of none.
@@ -105,19 +103,15 @@ impl OnPlaces<'_> {
         let mut slots = Vec::new();
         for (side, mut command) in commands {
             let copy = usize::from(side == Side::Second);
-            let part = is_part(&command).then(|| (copy, command.key.clone()));
             let slot = self.send(side, &mut command, &claimable);
-            slots.push((copy, command, part, slot));
+            slots.push((copy, command, slot));
         }
         let (mut replies, mut done) = (Replies::new(), Vec::new());
-        for (copy, command, part, slot) in slots {
-            let mut reply = match slot {
+        for (copy, command, slot) in slots {
+            let reply = match slot {
                 Some(slot) => world.network.receive(slot, sent).await,
                 None => Reply::Failed(Failure::Down),
             };
-            if let (Some(part), true) = (part, world.plan.is(Mutant::PartsAreReadOnce)) {
-                reply = self.parts.entry(part).or_insert(reply).clone();
-            }
             // What was done in a place that has ended is not known by whoever uses the new one.
             let reply = self.valid(copy).map_or(Reply::Failed(Failure::Down), |_| reply);
             world.trace(|| {
@@ -156,11 +150,6 @@ impl OnPlaces<'_> {
         command.key = copy_key(&command.key, side, fence).expect("the key is short");
         Some(world.network.send(self.sidecar, server, command.clone(), Executed::default()))
     }
-}
-
-/// Whether a command reads a part of a log.
-fn is_part(command: &Command) -> bool {
-    command.operation == Operation::Get && command.key.contains(&b'.')
 }
 
 /// Where both copies were read, and only the first one was found, the second one is the same.

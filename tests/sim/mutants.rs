@@ -96,8 +96,6 @@ pub enum Mutant {
     SmallerCopyCounts,
     /// A version stored to repair a copy is cached as if it had been read then.
     RepairIsReused,
-    /// A bump that finds the tag bumped by another client does not remove the cached version.
-    OvertakenBumpIsNotNoted,
     /// A tag that the value names for the first time counts as not bumped since the miss.
     NamedTagIsUnmoved,
     /// A fill is stored over any stub, not only over the one that was missed.
@@ -117,8 +115,6 @@ pub enum Mutant {
     ViewOutlivesItself,
     /// The item of a tag counts whatever its fence.
     TagNotSealed,
-    /// A copy of a tag is restored from the other although that one's place has ended.
-    RestoresFromAnEndedPlace,
     /// A lock of another fence counts as held.
     LockOfAnotherFenceIsHeld,
 }

@@ -431,9 +431,7 @@ impl World {
             Step::Done(end) => {
                 let (id, end) = (op.id, self.confirmed(&op, end));
                 self.trace(|| format!("op {id} ends {end:?}"));
-                if let End::Bump(BumpEnd::Bumped(_)) = end
-                    && !self.plan.is(Mutant::OvertakenBumpIsNotNoted)
-                {
+                if let End::Bump(BumpEnd::Bumped(_)) = end {
                     self.sidecars[op.sidecar].tag_cache.written(&op.tags[0]);
                 }
                 self.near_changed(&op, true);

@@ -116,9 +116,7 @@ impl World {
         };
         let both = kennel::proxy::wire::needs_both_places(operation);
         match item {
-            ItemRef::Tag(tag) | ItemRef::TagCopy(tag)
-                if both && self.plan.copies && !self.plan.is(Mutant::RestoresFromAnEndedPlace) =>
-            {
+            ItemRef::Tag(tag) | ItemRef::TagCopy(tag) if both && self.plan.copies => {
                 op.tag_places[usize::from(tag)].iter().find_map(of_place)
             }
             item => of_place(&op.place_of(item)),

@@ -176,7 +176,6 @@ mutants! {
     a_bump_of_only_the_first_copy_is_caught: OnlyFirstCopyIsBumped, Plan::copied_tags, 50, "promise 2";
     a_smaller_copy_that_counts_is_caught: SmallerCopyCounts, Plan::copied_tags, 50, "promise 2";
     a_version_that_brought_up_a_copy_and_is_reused_is_caught: RepairIsReused, rare::late_repairs, 400, "promise 2";
-    a_bump_that_is_overtaken_and_told_to_nobody_is_caught: OvertakenBumpIsNotNoted, rare::overtaken, 1000, "promise 2";
     a_fence_that_is_not_compared_is_caught: FenceNotCompared, plan_places, 100, "promise 2";
     a_fill_under_another_fence_is_caught: FillUnderAnotherFence, plan_places, 1000, "promise 2";
     a_cas_number_that_counts_under_every_fence_is_caught: NumbersOfAllFences, plan_places, 2000, "promise 2";
@@ -184,6 +183,5 @@ mutants! {
     a_view_that_outlives_itself_is_caught: ViewOutlivesItself, plan_places, 200, "promise 2";
     a_tag_that_is_not_sealed_with_its_fence_is_caught: TagNotSealed, plan_places, 1000, "promise 2";
     a_lock_of_another_fence_that_counts_as_held_is_caught: LockOfAnotherFenceIsHeld, plan_places, 50, "promise 4";
-    a_copy_that_is_restored_from_a_place_that_has_ended_is_caught: RestoresFromAnEndedPlace, rare::found, 1, "promise 2";
     a_tag_first_named_with_the_value_that_counts_as_unmoved_is_caught: NamedTagIsUnmoved, calm, 100, "promise 2";
 }

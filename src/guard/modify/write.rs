@@ -200,21 +200,16 @@ impl Modify {
             }
         };
         let creates = matches!(self.state, State::Writing { counted: Counted { created: true, .. }, .. });
-        if let Operation::Store { value, flags, .. } = &command.operation {
-            let refuses = |length| inputs.refuses(length, *flags);
-            match &self.change {
-                _ if creates && refuses(value.len()) => return Step::Done(ModifyEnd::TooLarge),
-                _ if creates => {}
-                Change::Append { .. }
-                    if item
-                        .as_ref()
-                        .is_some_and(|item| inputs.refuses(item.size + value.len(), item.flags)) =>
-                {
-                    return Step::Done(ModifyEnd::NotStored);
-                }
-                Change::Prepend { .. } if refuses(value.len()) => return Step::Done(ModifyEnd::NotStored),
-                _ if refuses(value.len()) => return Step::Done(ModifyEnd::TooLarge),
-                _ => {}
+        if let Operation::Store { mode, value, flags, .. } = &command.operation {
+            // memcached's own append keeps the rest of the item, and its flags.
+            let rest = item.as_ref().filter(|_| *mode == StoreMode::Append);
+            let (rest, flags) = rest.map_or((0, *flags), |item| (item.size, item.flags));
+            if inputs.refuses(rest + value.len(), flags) {
+                let extends = matches!(self.change, Change::Append { .. } | Change::Prepend { .. });
+                return Step::Done(match extends && !creates {
+                    true => ModifyEnd::NotStored,
+                    false => ModifyEnd::TooLarge,
+                });
             }
         }
         let mut commands: Commands = smallvec![command];

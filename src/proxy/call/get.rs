@@ -30,9 +30,10 @@ use crate::upstream::{GetKind, each_with_md5};
 mod suspects;
 mod write;
 mod write_binary;
+mod written;
 
-use suspects::Written;
 pub(super) use write_binary::BinaryGets;
+use written::Written;
 
 /// A get in flight.
 pub(super) struct Get {

@@ -29,9 +29,10 @@ use crate::upstream::GetKind;
 use crate::upstream::connection::Connection;
 use crate::upstream::pending_replies::{END, Reply, ReplyId};
 
+mod incomplete;
 mod suspect;
 
-use suspect::Incomplete;
+use incomplete::Incomplete;
 
 /// A forwarded request. The server's reply goes to the client.
 pub(crate) struct Forward {

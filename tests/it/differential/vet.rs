@@ -116,7 +116,7 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
     ("guarded: `me`", "it shows the item as stored"),
     (
         "`flush_all` on guarded keys",
-        "it invalidates: a value whose miss came before it is dropped. In a pool with failover they are missed, and not changed, for about one `window`",
+        "it invalidates: a value whose miss came before it is dropped. In a pool with failover a delayed one makes them misses, and refuses their changes, for about one `window`",
     ),
     (
         "guarded keys that several connections write",

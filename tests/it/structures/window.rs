@@ -121,7 +121,9 @@ fn many_clients_that_count_the_same_visitors_count_each_once(fleet: Fleet) {
         let count = |mut client: Client, seed: u64| {
             let add =
                 |n: u64| store(&mut client, &format!("add online:1:v{} 0 0", (n + seed) % VISITORS), "");
-            (0..VISITORS).map(add).filter(|reply| reply == "STORED").count() as u64
+            let replies: Vec<String> = (0..VISITORS).map(add).collect();
+            assert!(replies.iter().all(|reply| reply == "STORED" || reply == "NOT_STORED"), "{replies:?}");
+            replies.iter().filter(|reply| *reply == "STORED").count() as u64
         };
         let threads: Vec<_> = (0..6)
             .map(|n| {

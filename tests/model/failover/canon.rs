@@ -205,8 +205,14 @@ impl Canon<'_> {
             }
             _ => {}
         }
-        // What is to be inherited: nothing. When the next round is due: it may begin at any time.
+        // What is to be inherited: nothing. No copy is restored at once.
         fields.skip(2);
+        // Whether all copies are there, for whoever asks for that.
+        if fields.next() == 1 {
+            fields.skip(1);
+        }
+        // When the next round is due: it may begin at any time.
+        fields.skip(1);
         assert_eq!(fields.next, fields.values.len(), "the machine has other fields than this reads");
     }
 

@@ -1,42 +1,17 @@
 //! Raw values of a get of several keys that a guard has stored, or may have stored.
 
-use std::ops::Range;
 use std::task::Poll;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 
 use super::Get;
+use super::written::{Empty, Suspect, Written};
 use crate::protocol::binary::Head;
 use crate::protocol::binary::reply::{put_hit, put_miss};
 use crate::protocol::reply::{Value, values};
 use crate::proxy::raw::shown::{Shown, ends_within, put_expiry, put_look, shown_value, shows_stub, touched};
 use crate::proxy::scope::CallScope;
 use crate::upstream::pending_replies::ReplyId;
-
-/// A reply that is passed on once further commands have their replies.
-pub(super) struct Written {
-    text: BytesMut,
-    suspects: Vec<Suspect>,
-}
-
-/// A value in a reply.
-pub(super) struct Suspect {
-    /// The further command. `None`: nothing more is asked.
-    id: Option<ReplyId>,
-    at: Range<usize>,
-    /// `None`: it has been touched.
-    empty: Option<Empty>,
-}
-
-/// An empty value, which may be a stub.
-struct Empty {
-    key: Box<[u8]>,
-    server: usize,
-    /// The further command reads when the item ends: a stub does so within this many seconds.
-    ends_within: Option<u32>,
-    /// What replaces a stub.
-    miss: Bytes,
-}
 
 impl Get {
     /// Appends a value whose first byte is that of a header, or which is empty. `head`: that of a binary client's request. Returns

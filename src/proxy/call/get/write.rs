@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
-use super::suspects::Suspect;
+use super::written::Suspect;
 use super::{Get, KeyGet, StructureRead, TagGet, tag_flags};
 use crate::error::Failure;
 use crate::guard::{Item, Operation, RawView, ServerReply, parse_version, version_of};

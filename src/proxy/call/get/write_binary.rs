@@ -3,8 +3,8 @@
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
-use super::suspects::Suspect;
 use super::write::version;
+use super::written::Suspect;
 use super::{Get, KeyGet, StructureRead};
 use crate::error::Failure;
 use crate::guard::{RawView, shown_cas};

@@ -2,6 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
+use super::incomplete::Incomplete;
 use super::{ExpectedReply, Forward};
 use crate::proxy::raw::shown::{
     Shown, ends_within, is_suspect, put_expiry, put_look, shown_classic, shown_meta, shows_stub, touched,
@@ -9,20 +10,6 @@ use crate::proxy::raw::shown::{
 };
 use crate::proxy::scope::CallScope;
 use crate::upstream::pending_replies::{END, Reply};
-
-/// The reply to a read of an item that a guard has stored, or may have stored.
-pub(super) struct Incomplete {
-    /// Without the header.
-    bytes: Bytes,
-    epoch: u32,
-    is_part: bool,
-    /// The further command reads when the item ends: a stub does so within this many seconds.
-    ends_within: Option<u32>,
-    /// Its `stale_for`. `None`: the value is empty and may be a stub.
-    stale_for: Option<u32>,
-    /// The further command touches the item.
-    is_touched: bool,
-}
 
 impl Forward {
     /// Whether the reply to a read must be looked at: it may have a header, or be a stub.
