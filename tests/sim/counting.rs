@@ -124,7 +124,7 @@ impl Checker {
                 }
             }
         }
-        for value in &self.values {
+        for (at, value) in self.values.iter().enumerate() {
             let Some(sent) = value.sent else { continue };
             if let Some(ttl) = self.soft_ttl(value.key, value.ttl) {
                 let to = value.acked.map(|acked| acked + ttl * 1000 + slack);
@@ -132,6 +132,15 @@ impl Checker {
             }
             // Sealed with versions from before a bump, it is stale from the start.
             if value.blind && self.bumped_between(value.key, sent, value.acked.unwrap_or(u64::MAX)) {
+                ends.push((value.key, sent, value.acked));
+            }
+            // So is the late value of a build that another one has overtaken after a bump: it is in the place of that one's stub.
+            let acked = value.acked.unwrap_or(u64::MAX);
+            let of_key = || self.rebuilds.iter().filter(|rebuild| rebuild.key == value.key);
+            let own = of_key().find(|rebuild| rebuild.value == Some(at)).map_or(0, |rebuild| rebuild.won);
+            let is_late = of_key()
+                .any(|other| other.won > own && other.won <= acked && other.end.is_none_or(|end| end > sent));
+            if !value.blind && is_late && self.bumped_between(value.key, own, acked) {
                 ends.push((value.key, sent, value.acked));
             }
         }
