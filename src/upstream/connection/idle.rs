@@ -5,8 +5,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::BytesMut;
-use tokio_util::io::poll_read_buf;
+use tokio::io::{AsyncRead, ReadBuf};
 
 use super::{Connection, DeferredCommand, Phase, State};
 use crate::upstream::connection_error::ConnectionError;
@@ -26,10 +25,12 @@ impl Connection {
         if state.output.is_empty() || !state.nothing_is_sent() {
             return Poll::Pending;
         }
-        let mut input = BytesMut::with_capacity(16);
-        Poll::Ready(match ready!(poll_read_buf(Pin::new(socket), cx, &mut input)) {
-            Ok(0) | Err(_) => ConnectionError::Idle,
-            Ok(_) => ConnectionError::Garbage("a reply to no request"),
+        let mut byte = [0; 1];
+        let mut input = ReadBuf::new(&mut byte);
+        let read = ready!(Pin::new(socket).poll_read(cx, &mut input));
+        Poll::Ready(match read.is_err() || input.filled().is_empty() {
+            true => ConnectionError::Idle,
+            false => ConnectionError::Garbage("a reply to no request"),
         })
     }
 
