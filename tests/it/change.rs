@@ -219,10 +219,12 @@ impl Site {
                 _ => client.delete(&format!("@tag:t:{key}")),
             };
             match &reply[..] {
-                "DELETED" | "NOT_FOUND" | "STORED" => {
+                "DELETED" | "NOT_FOUND" => {
                     self.acknowledged[key].fetch_max(value, SeqCst);
                     self.changes.fetch_add(1, SeqCst);
                 }
+                // It invalidates nothing: the set of a build that began before may be the last one.
+                "STORED" => drop(self.changes.fetch_add(1, SeqCst)),
                 refused => {
                     assert!(refused.starts_with("SERVER_ERROR"), "{refused}");
                     self.refused.fetch_add(1, SeqCst);

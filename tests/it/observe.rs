@@ -245,7 +245,8 @@ fn each_condition_selects_what_it_says_for_several_watchers_at_a_time_and_unknow
 fn an_early_refresh_has_its_letter_and_so_has_what_happens_on_a_standby_server() {
     let mut servers = memcacheds(3);
     let rules = [guarded("pages", "page:*", "stale_for = \"60s\"")];
-    let short_times = "[pools.main]\nwindow = \"500ms\"\nfail_after = \"500ms\"\n";
+    // Long enough for a sidecar without processor time to keep its views.
+    let short_times = "[pools.main]\nwindow = \"2s\"\nfail_after = \"2s\"\n";
     let toml = sidecar_toml(&addresses(&servers), &rules).replace("[pools.main]\n", short_times);
     let sidecar = Kennel::start(&toml);
     let mut client = sidecar.client();
