@@ -138,6 +138,8 @@ impl Machine for Delete {
                     let operation = if item.size == 0 || !self.removal.leaves_stale(inputs) {
                         Operation::Delete { cas: Some(item.cas) }
                     } else {
+                        // This takes the read before it: `T` of a marked value would lengthen its TTL with each delete, and
+                        // of a stub it would make an item that keeps readers waiting for `stale_for`.
                         let longest = inputs.policy.stale_seconds();
                         let seconds = seconds.unwrap_or(longest).min(longest);
                         // Never longer than the item already has: setting the same TTL again would extend it

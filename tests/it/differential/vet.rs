@@ -93,7 +93,7 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
     ),
     (
         "guarded: `t` of a stale item, `T` with `R` or `N`, an `N` whose item expires at once",
-        "decision 0011 defines other replies",
+        "[commands.md](commands.md#meta-commands-on-guarded-keys) defines other replies",
     ),
     (
         "guarded: whether `k` is returned in base64",
