@@ -1,5 +1,5 @@
 //! Rules that the compiler does not check: which module may import which, which files may use which dependency, and whether the
-//! pages name what exists. docs/architecture.md gives the reasons; a failure gives the position as `file:line`.
+//! pages name what exists. docs/architecture.md describes them; a failure gives the position as `file:line`.
 //!
 //! Each check is a function from text to problems, so that a test can pass it a mistake.
 
@@ -225,17 +225,13 @@ fn every_limit_and_item_that_a_page_names_is_in_the_code() {
 }
 
 #[test]
-fn the_architecture_pages_give_every_limit_as_the_code_has_it() {
-    let sources = sources("src");
-    let pages = LIMITS.map(|path| (path, read(path)));
-    report(wrong_limits(&pages.each_ref().map(|(path, text)| (*path, text.as_str())), &sources));
+fn the_table_of_limits_has_every_limit_as_the_code_has_it() {
+    report(wrong_limits(LIMITS, &read(LIMITS), &sources("src")));
 }
 
 #[test]
-fn every_limit_of_the_architecture_pages_names_the_test_that_reaches_it() {
-    let pages = LIMITS.map(|path| (path, read(path)));
-    let pages = pages.each_ref().map(|(path, text)| (*path, text.as_str()));
-    report(unshown_limits(&pages, &everything_rust()));
+fn every_limit_of_the_table_names_the_test_that_reaches_it() {
+    report(unshown_limits(LIMITS, &read(LIMITS), &everything_rust()));
 }
 
 #[test]

@@ -96,12 +96,12 @@ fn resolve(from: &str, text: &str, target: &str) -> Result<(), String> {
     Err(format!("there is no heading for #{anchor}"))
 }
 
-/// The pages whose tables list the limits.
-pub(crate) const LIMITS: [&str; 2] = ["docs/architecture.md", "docs/architecture-structures.md"];
+/// The page whose table lists the limits.
+pub(crate) const LIMITS: &str = "tests/tidy/limits.md";
 
-/// Rows of the pages, each with its path, like `` | `src/session.rs` | `MAX_CALLS` | 1,024 | … | `` against the constants, and
-/// constants called `MAX_…` or `…_MAX` that the pages leave out.
-pub(crate) fn wrong_limits(pages: &[(&str, &str)], sources: &[Source]) -> Vec<String> {
+/// Rows of a page like `` | `src/session.rs` | `MAX_CALLS` | 1,024 | … | `` against the constants, and constants called `MAX_…` or
+/// `…_MAX` that the page leaves out.
+pub(crate) fn wrong_limits(path: &str, page: &str, sources: &[Source]) -> Vec<String> {
     let mut constants: BTreeMap<(&str, &str), (usize, Vec<u64>)> = BTreeMap::new();
     for source in sources {
         for (at, _) in source.shipped.match_indices("const ") {
@@ -117,7 +117,7 @@ pub(crate) fn wrong_limits(pages: &[(&str, &str)], sources: &[Source]) -> Vec<St
     }
     let mut problems = Vec::new();
     let mut rows = Vec::new();
-    for (path, number, line) in numbered(pages) {
+    for (number, line) in (1..).zip(page.lines()) {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let [_, file, name, value, ..] = cells[..] else { continue };
         let (file, name) = (file.trim_matches('`'), name.trim_matches('`'));
@@ -140,12 +140,7 @@ pub(crate) fn wrong_limits(pages: &[(&str, &str)], sources: &[Source]) -> Vec<St
         for ((file, name), (at, _)) in constants.iter().filter(|((file, _), _)| *file == source.path) {
             let is_limit = name.starts_with("MAX_") || name.ends_with("_MAX");
             if is_limit && !rows.iter().any(|(f, n)| f == file && n == name) {
-                problems.push(
-                    source.complain(
-                        *at,
-                        format_args!("{name} is not in the limits of {}", LIMITS.join(" or ")),
-                    ),
-                );
+                problems.push(source.complain(*at, format_args!("{name} is not in {path}")));
             }
         }
     }
@@ -181,11 +176,11 @@ const UNREACHABLE: [&str; 2] = ["– pause", "– buffer"];
 /// Precedes the reason why no test reaches a limit.
 const NOT_REACHED: &str = "not reached by a test: ";
 
-/// Rows of the limits tables of the pages, each with its path, whose last cell names no test of `sources`.
-pub(crate) fn unshown_limits(pages: &[(&str, &str)], sources: &[Source]) -> Vec<String> {
+/// Rows of the limits table of a page whose last cell names no test of `sources`.
+pub(crate) fn unshown_limits(path: &str, page: &str, sources: &[Source]) -> Vec<String> {
     let tests: BTreeSet<&str> = sources.iter().flat_map(|source| tests(&source.code)).collect();
     let mut problems = Vec::new();
-    for (path, number, line) in numbered(pages) {
+    for (number, line) in (1..).zip(page.lines()) {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let ["", file, name, _, .., shown, ""] = cells[..] else { continue };
         if !file.starts_with("`src/") || !name.starts_with('`') {
@@ -214,13 +209,6 @@ fn tests(code: &str) -> impl Iterator<Item = &str> {
             function.split('(').next()
         },
     )
-}
-
-/// The lines of pages, each with the path and its number.
-fn numbered<'p>(pages: &[(&'p str, &'p str)]) -> impl Iterator<Item = (&'p str, usize, &'p str)> {
-    pages
-        .iter()
-        .flat_map(|(path, text)| (1..).zip(text.lines()).map(move |(number, line)| (*path, number, line)))
 }
 
 /// The value of a constant: a number, a duration in ms, or a pair of them. `None`: any other expression.
@@ -385,11 +373,11 @@ mod tests {
         )];
         let a = "| `src/a.rs` | `MAX_A` | 64 KiB | it ends |\n";
         let b = "| `src/a.rs` | `B` | 10 ms to 1 s | |\n";
-        assert_eq!(wrong_limits(&[("docs/a.md", &format!("{a}{b}"))], &source), Vec::<String>::new());
-        only(wrong_limits(&[("docs/a.md", b)], &source), "src/a.rs:1: MAX_A is not in");
-        only(wrong_limits(&[("docs/a.md", &a.replace("64", "65"))], &source), "says MAX_A is 65 KiB");
+        assert_eq!(wrong_limits("docs/a.md", &format!("{a}{b}"), &source), Vec::<String>::new());
+        only(wrong_limits("docs/a.md", b, &source), "src/a.rs:1: MAX_A is not in");
+        only(wrong_limits("docs/a.md", &a.replace("64", "65"), &source), "says MAX_A is 65 KiB");
         only(
-            wrong_limits(&[("docs/a.md", &format!("{a}{}", a.replace("MAX_A", "MAX_C")))], &source),
+            wrong_limits("docs/a.md", &format!("{a}{}", a.replace("MAX_A", "MAX_C")), &source),
             "has no constant MAX_C",
         );
     }
@@ -411,19 +399,16 @@ mod tests {
         let there = source("#[test]\nfn it_ends() {}\n#[tokio::test]\n#[ignore]\nasync fn it_waits() {}\n");
         for shown in ["`it_ends`", "`it_waits`", "– pause", "– buffer", "not reached by a test: too large"]
         {
-            assert_eq!(unshown_limits(&[("docs/a.md", &row(shown))], &there), Vec::<String>::new());
+            assert_eq!(unshown_limits("docs/a.md", &row(shown), &there), Vec::<String>::new());
         }
         for shown in ["`it_end`", "it_ends", "", "–", "– size", "not reached by a test: "] {
-            only(unshown_limits(&[("docs/a.md", &row(shown))], &there), "docs/a.md:1: `MAX_A` is shown by");
+            only(unshown_limits("docs/a.md", &row(shown), &there), "docs/a.md:1: `MAX_A` is shown by");
         }
         // The column is missing; a function that is no test.
-        only(
-            unshown_limits(&[("docs/a.md", "| `src/a.rs` | `MAX_A` | 1 | it ends |\n")], &there),
-            "no such test",
-        );
-        only(unshown_limits(&[("docs/a.md", &row("`it_ends`"))], &source("fn it_ends() {}")), "no such test");
+        only(unshown_limits("docs/a.md", "| `src/a.rs` | `MAX_A` | 1 | it ends |\n", &there), "no such test");
+        only(unshown_limits("docs/a.md", &row("`it_ends`"), &source("fn it_ends() {}")), "no such test");
         assert_eq!(
-            unshown_limits(&[("docs/a.md", "| bincode | `src/guard/envelope.rs` |\n")], &there),
+            unshown_limits("docs/a.md", "| bincode | `src/guard/envelope.rs` |\n", &there),
             Vec::<String>::new()
         );
     }
