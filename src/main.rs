@@ -74,7 +74,8 @@ fn main() -> ExitCode {
 }
 
 /// Settings of glibc's allocator, which it reads when a process starts. By default it keeps freed blocks of up to 32 MiB once one of
-/// their size has been freed, so what a burst of large values took would stay with the process.
+/// their size has been freed, so what a burst of large values took would stay with the process. `mallopt` is a call into C, and Kennel
+/// has no `unsafe` code; settings in the unit alone would not reach whoever starts the program otherwise.
 const ALLOCATOR: [(&str, &str); 2] =
     [("MALLOC_MMAP_THRESHOLD_", "16384"), ("MALLOC_TRIM_THRESHOLD_", "131072")];
 

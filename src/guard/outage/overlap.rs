@@ -1,4 +1,12 @@
 //! Builds that a server answers during, or has answered before: no second client begins to build beside them.
+//!
+//! A reader without an answer enters the outage table first, and then looks at the lease table. A winner looks at the outage table, enters
+//! the lease table, and looks at the outage table again. So of two that begin at the same time, at least one finds the other; if both
+//! do, the outage table decides. No thread holds the mutexes of both.
+//!
+//! What a client builds without a server is not stored by the win of a reader that waits for it: its build began before the stub, and
+//! another sidecar may have invalidated the key in between. The reader keeps its lease until then, because each further reader would
+//! win the stub, release it and wait.
 
 use std::sync::Arc;
 
