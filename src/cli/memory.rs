@@ -1,4 +1,4 @@
-//! What the process can grow to: docs/resources.md, "Memory".
+//! What the process can grow to: docs/operations.md, "Memory".
 
 use std::fmt;
 

@@ -12,7 +12,6 @@ use crate::world::{
 
 const OPERATIONS: &str = include_str!("../../docs/operations.md");
 const OBSERVING: &str = include_str!("../../docs/observing.md");
-const EXPLAIN: &str = include_str!("../../docs/explain.md");
 
 /// The lines, without what differs from run to run: a number is 0, one of 16 hexadecimal digits `#`, and several blanks are one.
 fn shape(text: &str) -> Vec<String> {
@@ -91,7 +90,7 @@ fn explanations_are_those_of_the_pages() {
         assert!(firsts.contains(line), "{line} is none of {firsts:#?}");
     }
     assert_eq!(lines.len(), firsts.len());
-    assert_eq!(shape(&text(key)), shape(example(EXPLAIN, "lock ")));
+    assert_eq!(shape(&text(key)), shape(example(OBSERVING, "lock ")));
 }
 
 #[test]

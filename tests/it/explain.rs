@@ -274,7 +274,7 @@ fn of_a_marked_guarded_value_the_servers_own_w_goes_and_of_a_raw_one_it_stays() 
         assert_eq!(server.execute(&format!("md {key} I")), "HD");
         explain(&kennel, key);
     }
-    // docs/explain.md says so.
+    // docs/observing.md says so.
     assert_eq!(server.execute("mg keep:k"), "HD Z X");
     assert_eq!(server.execute("mg raw:k"), "HD X W");
     // The guard does not use it: the first client wins.

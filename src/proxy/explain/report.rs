@@ -1,4 +1,4 @@
-//! What is reported of a key. The serialized form is the JSON of `kennel explain --json`, which docs/explain.md defines: fields may be
+//! What is reported of a key. The serialized form is the JSON of `kennel explain --json`, whose fields these types define: fields may be
 //! added, and none is renamed or removed without another [`SCHEMA`].
 
 use serde::Serialize;
