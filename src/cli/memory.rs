@@ -1,4 +1,22 @@
-//! What the process can grow to: docs/operations.md, "Memory".
+//! What the process can grow to. The estimate has what the configuration sets; clients can make the process hold at most
+//!
+//! ```text
+//! listen.max_buffered × up to 2                                requests, replies, and miss tokens; buffers grow by doubling
+//! + listen.max_connections × READ_SIZE × 2                     what is left in buffers that are not empty
+//! + workers × MAX_POOLED                                       unused buffers
+//! + connections to servers × (MAX_OUTPUT + MAX_PART × value)   writes to a server, and the one reply being read
+//! + near.memory × 2                                            values kept by near, and by outage_ttl
+//! + MAX_OUTAGE_KEYS × (key + 400 bytes + 100 per tag)          keys whose server gives no answer
+//! + workers × (MAX_ENTRIES of tags.cache + MAX_ENDED)          names and numbers
+//! + workers × MAX_UNFINISHED × (key + owner + 1 KiB)           half changes of copies, and releases of locks, tried again
+//! + SHARDS × MAX_KEYS × (key + 600 bytes)                      keys claimed and not filled within the last minute
+//! + workers × (MAX_GROUPS + 1) × 5 × COUNTERS × (key + 60 bytes)   hot keys
+//! + workers × MAX_FAMILIES × 2 KiB                             families of observed keys
+//! + MAX_OPEN × 250 bytes                                       misses of observed keys that no store has followed, 8 MiB
+//! + MAX_WATCHERS × MAX_WAITING × (key + 250 bytes)             events that wait for a watcher
+//! ```
+//!
+//! with `workers` connections to each server, and values as large as the servers accept.
 
 use std::fmt;
 
