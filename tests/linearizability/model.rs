@@ -15,7 +15,7 @@ pub(crate) struct Allowances {
     pub(crate) lost_race: bool,
     /// **A refusal.** Where a `set` may have lost its race, an `ma N` may return `NS` although the key is absent. Reason: it
     /// would store what may be older than the change, and the refusal informs the client
-    /// (docs/decisions/0010-which-miss-a-set-fills.md).
+    /// (docs/guarantees.md).
     pub(crate) refusal: bool,
     /// **A delete that reads first.** A `delete` may return `NOT_FOUND` although it removes a value, or `DELETED` although there
     /// is none any more, if the value was stored or removed while the `delete` ran: the response was correct at some moment of

@@ -154,7 +154,7 @@ impl Draw {
         };
         // To memcached it is a way to store an empty value.
         let verb = if verb == Verb::MetaGetN && self.rule == Rule::Raw { Verb::MetaGet } else { verb };
-        // It reads what a bump has left, which classic commands do not see (docs/decisions/0011).
+        // It reads what a bump has left, which classic commands do not see (docs/commands.md).
         let verb = if verb == Verb::MetaCas && self.rule == Rule::Tagged { Verb::Cas } else { verb };
         let keys = match verb {
             Verb::Flush | Verb::Bump => Vec::new(),
