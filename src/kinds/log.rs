@@ -6,6 +6,10 @@
 //! seen no number of the slot, the place decides. So a part has at most [`PART`] and what was appended at the same time, and no
 //! writer has to find out that a part is full. Slots are named by their absolute number, so no name is ever used twice.
 //!
+//! To reserve first would take two round trips, and give the entries of several sidecars one order: now they may be exchanged at the
+//! border of a part. Parts up to the server's limit of 1 MiB would each be copied by an append; an item for each entry would make a read
+//! one of thousands of keys.
+//!
 //! Where the order of a round trip is not kept, an entry may be there before its place is reserved. So a tail reads the parts of a
 //! slot also if as many bytes are reserved as it has seen. And a read reads the parts once more, until those behind the newest have not
 //! changed.

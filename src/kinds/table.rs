@@ -7,6 +7,10 @@
 //!
 //! A writer that is overtaken by such a write between the name and the element appends the name once more: it compares the CAS of
 //! its append with the one behind the element.
+//!
+//! The name behind the element, or only of a new one, would leave elements that no listing shows when a writer dies or names are
+//! evicted. A generation in each element's key would lose all elements with it. `ms … MA N` would spare the `add` of an empty item,
+//! and memcached 1.6.18 does not have it.
 
 mod element;
 

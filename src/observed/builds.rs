@@ -1,7 +1,12 @@
 //! Which misses clients are building a value for, in a table of bounded size.
 //!
 //! A build is a miss and the `set` or `add` of the same key that follows it from the same client. Of the builds of one key that
-//! overlap, the one that ends first is the one that a guard would have let a client do; it would have spared the others.
+//! overlap, the one that ends first is the one that a guard would have let a client do; it would have spared the others. The one that
+//! missed first, which a guard would choose, may never end: many misses are followed by no store. The overlap is with that one
+//! only: of A, B and C, where B overlaps both and C began after A had ended, C would have been built all the same.
+//!
+//! Each sidecar counts what its own clients do. Overlaps between frontends would need an entry in memcached for each miss, so the
+//! number is a lower bound.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};

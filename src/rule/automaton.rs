@@ -3,7 +3,13 @@
 //! The patterns form a trie, in which common beginnings are shared: ten thousand patterns that begin with a `*` share one star
 //! node. A pass keeps the set of active nodes, those that the bytes so far lead to, and follows the next byte from each of them
 //! (an NFA simulation). Each byte is processed once per active node. There are few: a literal node is active only while the key
-//! matches it, a capture until the next `:`, and a star until the end. docs/decisions/0022 explains why this is not a DFA.
+//! matches it, a capture until the next `:`, and a star until the end.
+//!
+//! One by one, 10,000 patterns `*x…` took 27.5 ms for a key of 248 bytes, on the thread that serves the other clients of the
+//! worker; a pass takes 6.3 µs. A DFA would take one step a byte, but for patterns `*a*b` its states double with each rule.
+//! regex-automata's other engines keep one star active for each pattern. Aho–Corasick is as slow as before for a key with the texts
+//! of many patterns. Rules in which many different stars stay active (`*a1*b1`, `*a2*b2`, …) would be a reason for a lazy DFA with
+//! a bounded cache in front.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
