@@ -2,7 +2,14 @@
 //! and Top-k Elements in Data Streams", 2005), with counters that decay.
 //!
 //! Of a stream of total weight N, a sketch of [`COUNTERS`] counters overestimates no key by more than N / [`COUNTERS`], and contains
-//! each key whose weight is larger than that. Each counter knows its own largest error.
+//! each key whose weight is larger than that. Each counter knows its own largest error. Decay multiplies all counters, so this stays
+//! true of the decayed weights. A request that stands for w others adds w(w − 1) of variance; `GET /hot` returns the counter's error and
+//! four standard deviations.
+//!
+//! It is our own because no well-kept crate decays: `topk` 0.7 has one author, and two windows of it forget in steps; `heavykeeper` and
+//! others have no bound, or were first released within a year. Count-min needs four times the memory for the same bound. To count only
+//! while somebody watches would miss what was hot before. A counted request costs about 600 instructions, and few are counted: 1 % of
+//! a hit from 1,000 requests per second and worker on, 0.13 % on a busy worker.
 
 /// The counters of a sketch.
 pub const COUNTERS: usize = 128;
