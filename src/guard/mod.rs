@@ -72,6 +72,7 @@ pub use new_value::NewValue;
 pub use policy::{OnInvalidate, Policy};
 pub use raw_view::{RawView, is_stub, longest_stub, may_be_stub};
 pub use read::{Read, ReadEnd, ReadOptions};
+pub use retry::MAX_ROUNDS;
 pub use set::{Set, SetEnd};
 pub use stub::StubId;
 pub use tag_version::{

@@ -41,6 +41,7 @@ mod linearizability;
 mod marks;
 mod memory;
 mod meta;
+mod mixed_changes;
 mod mixed_rules;
 mod near;
 mod observe;

@@ -99,7 +99,7 @@ impl Call {
                 KeyClass::Raw { pool, rule } => {
                     let forward = || Forward::new(request, key, pool, rule, proxy, client);
                     match proxy.element(key) {
-                        None => Kind::Forward(forward()),
+                        None => Kind::change(forward()),
                         Some(element) => {
                             accesses = proxy.structure_access(&element, false);
                             if busy(&accesses) {
@@ -218,7 +218,7 @@ impl Call {
                             _ => false,
                         };
                         match proxy.element(key).filter(|_| creates) {
-                            None => Kind::Forward(forward()),
+                            None => Kind::change(forward()),
                             Some(_) if reads => structure(Err(BAD_FLAG), rule, key),
                             Some(element) => {
                                 let dialect = Dialect::Meta(dialect());

@@ -83,7 +83,7 @@ impl Call {
                         _ => false,
                     };
                     match proxy.element(key) {
-                        None => Kind::Forward(forward()),
+                        None => Kind::change(forward()),
                         Some(element) => {
                             accesses = proxy.structure_access(&element, false);
                             if busy(&accesses) {

@@ -48,6 +48,8 @@ pub(super) enum Kind {
     /// The reply is known.
     Reply(Bytes),
     Forward(Forward),
+    /// What the client sends behind it must wait.
+    InOrder(Box<Forward>),
     FlushAll(Box<FlushAll>),
     Statistics(Box<Statistics>),
     Get(Box<Get>),
@@ -58,6 +60,13 @@ pub(super) enum Kind {
     Invalidation(Box<Invalidation>),
     /// Touches without replies, and the reply that follows them.
     Touches(Vec<Call>, Bytes),
+}
+
+impl Kind {
+    /// Forwards a command that may change its key.
+    pub(super) fn change(forward: Forward) -> Kind {
+        if forward.looks_first() { Kind::InOrder(Box::new(forward)) } else { Kind::Forward(forward) }
+    }
 }
 
 impl Call {
@@ -87,6 +96,7 @@ impl Call {
             Kind::Get(get) => get.reads(),
             Kind::Touches(touches, _) => touches.len(),
             Kind::Forward(_)
+            | Kind::InOrder(_)
             | Kind::FlushAll(_)
             | Kind::Statistics(_)
             | Kind::MetaGet(_)
@@ -106,9 +116,12 @@ impl Call {
             | Kind::Structure(_)
             | Kind::Invalidation(_)
             | Kind::Touches(..) => true,
-            Kind::Reply(_) | Kind::Forward(_) | Kind::TagGet(_) | Kind::FlushAll(_) | Kind::Statistics(_) => {
-                !self.invalidates.is_empty()
-            }
+            Kind::Reply(_)
+            | Kind::Forward(_)
+            | Kind::InOrder(_)
+            | Kind::TagGet(_)
+            | Kind::FlushAll(_)
+            | Kind::Statistics(_) => !self.invalidates.is_empty(),
         }
     }
 
@@ -122,15 +135,16 @@ impl Call {
     }
 
     /// Whether no further request of the client may begin before it has ended. A flush reaches the servers one after the other, and
-    /// what is sent behind it must not be flushed.
+    /// what is sent behind it must not be flushed. A command that looks at its item first is sent only afterwards.
     pub fn is_barrier(&self) -> bool {
-        matches!(self.kind, Kind::FlushAll(_))
+        matches!(self.kind, Kind::FlushAll(_) | Kind::InOrder(_))
     }
 
     /// Whether it only waits for a server reply that has not arrived.
     pub fn waits(&self, client: &Client) -> bool {
         match &self.kind {
             Kind::Forward(forward) => !forward.has_arrived(client),
+            Kind::InOrder(forward) => !forward.has_arrived(client),
             Kind::TagGet(get) => get.waits(client),
             _ => false,
         }
@@ -166,6 +180,11 @@ impl Call {
             Kind::Reply(_) if self.quiet => Poll::Ready(()),
             Kind::Reply(bytes) => return Poll::Ready(write_reply(bytes, b"", out)),
             Kind::Forward(forward) => {
+                let (outcome, large) = ready!(forward.poll(&scope, out));
+                ready!(self.done(outcome, length, &scope, cx, out));
+                return Poll::Ready(large);
+            }
+            Kind::InOrder(forward) => {
                 let (outcome, large) = ready!(forward.poll(&scope, out));
                 ready!(self.done(outcome, length, &scope, cx, out));
                 return Poll::Ready(large);
@@ -248,6 +267,7 @@ impl Call {
     pub fn large_read(&self, proxy: &Proxy) -> Option<LargeRead<'_>> {
         let (key, rule) = match &self.kind {
             Kind::Forward(forward) => forward.key_and_rule(),
+            Kind::InOrder(forward) => forward.key_and_rule(),
             Kind::Get(get) => get.only_guarded().map(|key| (&key.key[..], proxy.rule_of(key.guard)))?,
             Kind::MetaGet(get) => (&get.key().key[..], proxy.rule_of(get.key().guard)),
             _ => return None,

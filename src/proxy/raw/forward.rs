@@ -29,9 +29,13 @@ use crate::upstream::GetKind;
 use crate::upstream::connection::Connection;
 use crate::upstream::pending_replies::{END, Reply, ReplyId};
 
+mod change;
+mod changed;
 mod incomplete;
+mod item;
 mod suspect;
 
+use change::Change;
 use incomplete::Incomplete;
 
 /// A forwarded request. The server's reply goes to the client.
@@ -46,8 +50,15 @@ pub(crate) struct Forward {
     expects: ExpectedReply,
     /// The reply to the same delete in the other placement, while the servers of the pool change.
     elsewhere: Option<ReplyId>,
-    /// The reply to a read, which a further command must complete: `id` is that command's.
-    incomplete: Option<Box<Incomplete>>,
+    /// What the reply may need besides: then `id` becomes that of a further command.
+    further: Option<Further>,
+}
+
+/// What a reply may need besides.
+enum Further {
+    /// A reply to a read, which a further command must complete.
+    Read(Box<Incomplete>),
+    Change(Box<Change>),
 }
 
 /// What is done with the reply.
@@ -94,7 +105,7 @@ impl Forward {
         let kind = limit.map_or(kind, |limit| limit.get(kind));
         let id = proxy.pools[pool].connections()[server].get(&client.pending, key, kind);
         let (key, expects) = (SmallVec::from_slice(key), ExpectedReply::Value(kind.exptime));
-        Forward { id, key, rule, pool, place, stores: 0, expects, elsewhere: None, incomplete: None }
+        Forward { id, key, rule, pool, place, stores: 0, expects, elsewhere: None, further: None }
     }
 
     /// Forwards a command that writes one key, without noreply: the reply is discarded here, so that an unexpected reply of the
@@ -112,7 +123,12 @@ impl Forward {
         let connection = &proxy.pools[pool].connections()[server];
         let stores = if let Request::Store(store) = request { store.data.len() } else { 0 };
         let request = limit.map_or(*request, |limit| limit.request(request));
-        let id = connection.send(&client.pending, Shape::Line, |out| put(out, &request));
+        let write = |out: &mut BytesMut| put(out, &request);
+        let change = Change::classic(&request, write).filter(|_| proxy.element(key).is_none());
+        let (id, further) = match change {
+            Some(change) => Further::begin(change, key, connection, client),
+            None => (connection.send(&client.pending, Shape::Line, write), None),
+        };
         let deletes = matches!(request, Request::Delete { .. });
         let delete = |out: &mut BytesMut| put(out, &Request::Delete { key, noreply: false });
         let mut elsewhere = None;
@@ -120,7 +136,7 @@ impl Forward {
             elsewhere = Some(connection.send(&client.pending, Shape::Line, delete));
         }
         let (key, expects) = (SmallVec::from_slice(key), ExpectedReply::Line);
-        Forward { id, key, rule, pool, place, stores, expects, elsewhere, incomplete: None }
+        Forward { id, key, rule, pool, place, stores, expects, elsewhere, further }
     }
 
     /// Forwards a meta command with one key, without `q` for the same reason. Which replies `q` suppresses depends on the
@@ -145,10 +161,15 @@ impl Forward {
         let flags = limit.map(|limit| limit.flags(meta));
         let meta = &Meta { flags: flags.as_deref().unwrap_or(meta.flags), ..*meta };
         let adds_value = needs_value(meta);
-        let id = connection.send(&client.pending, Shape::Meta, |out| match adds_value {
+        let write = |out: &mut BytesMut| match adds_value {
             false => put_meta(out, meta),
             true => put_meta(out, &Meta { flags: &[meta.flags, b" v"].concat(), ..*meta }),
-        });
+        };
+        let change = Change::meta(meta, write).filter(|_| proxy.element(key).is_none());
+        let (id, further) = match change {
+            Some(change) => Further::begin(change, key, connection, client),
+            None => (connection.send(&client.pending, Shape::Meta, write), None),
+        };
         let read = (meta.verb == MetaVerb::Get).then(|| SmallVec::from_slice(meta.flags));
         let deletes = meta.verb == MetaVerb::Delete;
         let mut elsewhere = None;
@@ -162,7 +183,7 @@ impl Forward {
         }
         let expects = ExpectedReply::Meta(Box::new(ExpectedMetaReply { read, adds_value, hides }));
         let (key, stores) = (SmallVec::from_slice(key), meta.data.len());
-        Forward { id, key, rule, pool, place, stores, expects, elsewhere, incomplete: None }
+        Forward { id, key, rule, pool, place, stores, expects, elsewhere, further }
     }
 
     /// Its key, and the index of the rule.
@@ -197,7 +218,12 @@ impl Forward {
         let send = |connection: &Connection, command: &Command<'_>| {
             connection.send_guard(&client.pending, None, |out| binary::put(out, command, limit))
         };
-        let id = send(&proxy.pools[pool].connections()[server], command);
+        let connection = &proxy.pools[pool].connections()[server];
+        let change = Change::binary(command, |out| binary::put(out, command, limit));
+        let (id, further) = match change.filter(|_| proxy.element(key).is_none()) {
+            Some(change) => Further::begin(change, key, connection, client),
+            None => (send(connection, command), None),
+        };
         let mut elsewhere = None;
         if matches!(command, Command::Delete { .. })
             && let Some(connection) = proxy.raw_connection_elsewhere(key, server, pool)
@@ -214,12 +240,17 @@ impl Forward {
         let expects = ExpectedReply::Binary { head, reads, exptime };
         let stores = if let Command::Store(store) = command { store.data.len() } else { 0 };
         let key = SmallVec::from_slice(key);
-        Forward { id, key, rule, pool, place, stores, expects, elsewhere, incomplete: None }
+        Forward { id, key, rule, pool, place, stores, expects, elsewhere, further }
     }
 
     /// Replies with `text` whatever the server replies.
     pub(crate) fn with_reply(self, text: Bytes) -> Forward {
         Forward { expects: ExpectedReply::Replaced(text), ..self }
+    }
+
+    /// Whether what its client sends behind it must wait: its first command only looks at the item.
+    pub(crate) fn looks_first(&self) -> bool {
+        matches!(&self.further, Some(Further::Change(change)) if change.looks_first())
     }
 
     /// Whether all replies have arrived.
@@ -241,9 +272,13 @@ impl Forward {
         if let Some(failure) = self.elsewhere.take().and_then(|id| failure_of(pending.take(id)?)) {
             reply = Reply::Failed(failure);
         }
-        match self.incomplete.take() {
-            Some(incomplete) => match self.complete(incomplete, &reply, scope) {
+        match self.further.take() {
+            Some(Further::Read(incomplete)) => match self.complete(incomplete, &reply, scope) {
                 Some(complete) => reply = complete,
+                None => return Poll::Pending,
+            },
+            Some(Further::Change(change)) => match self.changed(change, reply, scope) {
+                Some(passed) => reply = passed,
                 None => return Poll::Pending,
             },
             None => {
@@ -324,6 +359,19 @@ impl Forward {
         };
         out.extend_from_slice(miss.as_deref().unwrap_or(failure.line()));
         if miss.is_some() { Outcome::Miss } else { Outcome::ServerError }
+    }
+}
+
+impl Further {
+    /// Sends what comes first.
+    fn begin(
+        mut change: Change,
+        key: &[u8],
+        connection: &Connection,
+        client: &Client,
+    ) -> (ReplyId, Option<Further>) {
+        let id = change.begin(key, connection, &client.pending);
+        (id, Some(Further::Change(Box::new(change))))
     }
 }
 

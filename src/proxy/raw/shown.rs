@@ -164,13 +164,18 @@ pub(crate) fn put_expiry(key: &[u8], out: &mut BytesMut) {
 
 /// Whether the reply to [`put_expiry`] says that the item ends within this many seconds, as a stub does.
 pub(crate) fn ends_within(reply: &Reply, most: u32) -> bool {
-    let Reply::Answered { bytes, .. } = reply else { return false };
+    left(reply).is_some_and(|left| left <= most.into())
+}
+
+/// When the item ends by the reply to [`put_expiry`], in seconds. `None`: there is none, or it never ends.
+pub(super) fn left(reply: &Reply) -> Option<u64> {
+    let Reply::Answered { bytes, .. } = reply else { return None };
     let parsed = meta(bytes);
     // The key is the first word.
     let mut words = parsed.flags.split(|byte| *byte == b' ').filter_map(|word| word.strip_prefix(b"exp="));
     let left = words.next_back().and_then(|left| std::str::from_utf8(left).ok()?.parse::<i64>().ok());
     // -1: it never ends. Older servers negate the other numbers.
-    parsed.status == Status::Me && left.is_some_and(|left| left != -1 && left.unsigned_abs() <= most.into())
+    left.filter(|left| parsed.status == Status::Me && *left != -1).map(i64::unsigned_abs)
 }
 
 /// Appends a command that reads what there is of an item besides its value, and with an exptime touches it.

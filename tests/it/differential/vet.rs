@@ -113,6 +113,10 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
         "on the oldest servers: `E`, `md x`, `C` on a raw `mg`, `s` and `N` on a raw `ms`",
         "they do not support them: Kennel forwards the server's reply",
     ),
+    (
+        "on the oldest servers: `I` on a raw key",
+        "a look at an item for a command that may have met a header takes its `W`, which they cannot give back",
+    ),
     ("guarded: `me`", "it shows the item as stored"),
     (
         "`flush_all` on guarded keys",
@@ -460,7 +464,8 @@ fn request_is_fit(request: &Request<'_>, mode: Mode, vetted: &mut Vetted) -> Opt
             if !number || near || (meta.verb == MetaVerb::Set && !countable(meta.data, longer, mode)) {
                 return None;
             }
-            if mode.oldest() && !mode.guards(&key) && !the_oldest_know(&meta) {
+            let marks = meta.token(b'I').is_some();
+            if mode.oldest() && !mode.guards(&key) && (marks || !the_oldest_know(&meta)) {
                 return None;
             }
             if mode.guards(&key) && !means_the_same(&meta, mode) {

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::incomplete::Incomplete;
-use super::{ExpectedReply, Forward};
+use super::{ExpectedReply, Forward, Further};
 use crate::proxy::raw::shown::{
     Shown, ends_within, is_suspect, put_expiry, put_look, shown_classic, shown_meta, shows_stub, touched,
     ttl, with_expiry,
@@ -53,12 +53,12 @@ impl Forward {
         self.look(ends_within.is_some(), exptime, scope);
         let is_touched = exptime.is_some();
         let incomplete = Incomplete { bytes, epoch, is_part, ends_within, stale_for, is_touched };
-        self.incomplete = Some(Box::new(incomplete));
+        self.further = Some(Further::Read(Box::new(incomplete)));
         None
     }
 
     /// Sends a command that reads when the item ends, or else what there is besides the value.
-    fn look(&mut self, expiry: bool, exptime: Option<i64>, scope: &CallScope<'_>) {
+    pub(super) fn look(&mut self, expiry: bool, exptime: Option<i64>, scope: &CallScope<'_>) {
         let connection = &scope.proxy.pools[self.pool].connections()[self.place.server];
         let look = |out: &mut BytesMut| match expiry {
             true => put_expiry(&self.key, out),
@@ -79,7 +79,7 @@ impl Forward {
             && ends_within(look, seconds)
         {
             self.look(false, None, scope);
-            self.incomplete = Some(incomplete);
+            self.further = Some(Further::Read(incomplete));
             return None;
         }
         let Incomplete { bytes, epoch, is_part, stale_for, is_touched, .. } = *incomplete;
