@@ -15,13 +15,21 @@ const LAST: u8 = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mutant {
     None,
+    /// A change invalidates the new place before the old one.
     NewFirst,
+    /// A value is taken over as fresh if it was: no defence of promise 2.
     TakeOverFresh,
+    /// A change reaches only the place by which its sidecar reads.
     AcknowledgedByOne,
+    /// A bump leaves the version in the next place of its tag.
     NextKeepsTheVersion,
+    /// A tag is taken over without comparing the CAS.
     TagTakenOverWithoutCas,
+    /// A key is taken over without comparing the CAS.
     KeyTakenOverWithoutCas,
+    /// Values are also taken over in the step before the last.
     TakeOverUntilTheEnd,
+    /// A sidecar goes from the old list to the step with `previous` at once.
     SkippedStep,
 }
 

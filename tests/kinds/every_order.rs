@@ -1,4 +1,7 @@
-//! Small schedules of the kinds that compare and swap, each explored to its end.
+//! Small schedules of the kinds that compare and swap, each explored to its end: two or three clients with one or two commands each, in
+//! every order in which servers may carry out what was sent, with one fault at any point: a server evicts all that it has, or a client
+//! gives up and what it has sent is carried out up to some place, or never. Not explored: `lock`, whose renewal depends on time, moving
+//! clocks, and more than one fault.
 
 use std::time::Duration;
 

@@ -1,5 +1,11 @@
-//! The kinds of `src/kinds` in simulated time: clients, two sidecars and two servers run in one thread, one schedule per seed.
-//! docs/testing.md describes what is simulated and checked.
+//! The kinds of `src/kinds` in simulated time: three to six clients, two sidecars with clocks that move, and two servers, or three for
+//! what has copies, run in one thread, one schedule per seed. Connections stall, lose segments and are made anew, and what was sent on
+//! the former one arrives late up to some place, or never; replies arrive after the timeout; servers stop, restart empty, and evict. A
+//! promise about a server that lives applies to an item until it is evicted or its server restarts.
+//!
+//! With copies, only the servers of one of them (the seed says which) restart and evict, and only its place moves; the others stop, and
+//! connections to them stall. So nothing acknowledged may be lost. Raw values and counters also run with losses on all servers. The
+//! module of each kind says what is checked; `every_order.rs` explores small schedules to their end.
 //!
 //! `KENNEL_SIM_SEEDS=100000` runs seeds 0 to 99999, `KENNEL_SIM_SEEDS=5000..9000` this range, `KENNEL_SIM_SEED=17` one seed, with
 //! its trace if it fails. `KENNEL_SIM_RATE=1000` prints how many of 1000 seeds catch each mutant.

@@ -1,8 +1,19 @@
 //! When two states are the same.
 //!
-//! CASes, tokens, waiters and tag versions are only ever compared with each other, so they are renamed in the order in which they
-//! occur. A state that recurs with higher numbers is then the same, and clients that never stop have finitely many states. Fields
-//! on which no decision depends are left out. docs/model.md lists them and shows why that is sound.
+//! Two states are the same if no later step can distinguish them.
+//!
+//! - **Names.** CASes, tokens, waiters and tag versions are only ever compared with each other, so they are renamed in the order in
+//!   which they occur, versions by their order, connections by how many were made since. A state that recurs with higher numbers is
+//!   then the same, and clients that never stop have finitely many states. Where a sidecar may receive the replies of two wins in any
+//!   order, which win is the later one is part of the state.
+//! - **Symmetry.** If each client has its own sidecar, and no invalidation remains or is in progress, a state and its mirror image
+//!   are the same. Each step records whether it mirrored the state, so that a reply to one client does not count as one to the other.
+//! - **Values on which no decision depends**: when something was built or granted, and by which sidecar; the queries whose replies are
+//!   awaited, which the commands in flight imply; the CAS that only a meta client would name; the recipient of a value's mark; the
+//!   writer of what no client holds; the last winner, once it has stored.
+//! - **Commands without effect.** A late command whose reply is not awaited is dropped if it only reads, or compares with a CAS that no
+//!   item has: a CAS does not recur during a server's life, and what was sent before a restart does not arrive after it. So all CASes
+//!   that no item has, and that are in no reply held back until others arrive, are the same, unless a restart may bring one back.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! Explores all states and checks the guarantees.
+//! Explores all states and checks the guarantees. The search is our own because stateright 0.31 checks liveness on acyclic paths only,
+//! and a client that repeats its get is a cycle.
 //!
 //! Safety is checked at every step. Liveness needs the whole graph (`graph.rs`): from every state, without any further fault or
 //! invalidation, a good state must be reachable. The graph is finite, so this is equivalent to: an execution that takes, from the

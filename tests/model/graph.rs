@@ -1,4 +1,5 @@
-//! The states as fingerprints, and the steps between them: about fifty bytes for each.
+//! The states as fingerprints of 70 bits, and the steps between them: about fifty bytes for each. Among ten million states, the
+//! probability that any two have the same fingerprint is one in twenty million.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,32 @@
-//! The guard under a model checker: every reachable state of two sidecars, two clients, one key and one tag. docs/model.md
-//! describes what is modelled, what is left out, and how long it takes.
+//! The guard under a model checker: every reachable state of two sidecars, two clients, one server, one key and one tag. The state
+//! machines of `src/guard/` run as they are (`Read`, `Fill`, `Set`, `Delete`, `Bump`, `Leases`).
+//!
+//! Each client reads the key, builds it after a miss, and sets it, without end. One client may change the source and then delete the
+//! key or bump the tag. Each client has its own sidecar (*apart*), or both share one and invalidate through either (*together*). A
+//! sidecar's commands reach the server in order; between two of them any command of the other may run (*command by command*), or a
+//! round runs as a unit (*whole rounds*). In *together* runs a reply may be received later than it is sent, and in any order. In
+//! *apart* runs that makes no difference: no other client of the sidecar could observe it. `plan.rs` has the faults.
+//!
+//! # What is left out, and why that is sound
+//!
+//! - Time does not pass: the end of a soft expiry, a lock, a stub or a wait is a step that may happen at any moment. That is more than
+//!   real time allows, except for what it rules out: a lock or stub does not end while its holder lives and renews it, nor between
+//!   being granted and being known, nor while its fill is in flight (`request_timeout` is far below `lock_ttl`); and a value whose
+//!   lock is held does not expire before the stub replaces it.
+//! - All wall clocks are equal and advance with each invalidation and each loss of the tag, so two sidecars that find the tag missing
+//!   create it with the same number.
+//! - The stub of a missing tag does not expire: that has the effect of its eviction, which is a fault.
+//! - After a restart, the first CAS number may be one that is still in use; the later ones are new.
+//! - The number of retries of a state machine is not part of a state, so giving up after 16 attempts is not covered.
+//! - A value reaches its soft expiry at most as often as the plan says. Clients and renewals have no such limit.
+//! - A client whose sidecar dies abandons its rebuild: to set the value elsewhere would be a `set` without a miss.
+//! - `stale_wait`, `early_beta`, `on_delete = "stale"`, `on_tag = "drop"`, `near`, meta commands and `Modify` are not modelled.
+//!
+//! `canon.rs` and `steps.rs` say which states and orders are not explored, and why; `reductions.rs` tests that.
 //!
 //! `KENNEL_MODEL=full` explores the plans that take minutes to the end and needs an optimised build; otherwise only their first
-//! states are explored.
+//! states are explored. It explores states with the fewest remaining faults, invalidations and expiries first, which keeps the queue
+//! short; a trace is then not the shortest.
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 

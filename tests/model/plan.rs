@@ -70,9 +70,11 @@ pub enum Mutant {
     LocksNeverEnd,
     /// A value is fresh for as long as it is stored.
     StaleIsFresh,
-    /// A delete leaves the lock.
+    /// A delete leaves the lock. No other promise than 7 breaks: the old holder's fill fails by its CAS, and the next value, once
+    /// stale, is not rebuilt before that holder ends.
     DeleteSparesLock,
-    /// A CAS from a connection that has ended is still sent.
+    /// A CAS from a connection that has ended is still sent. This does no harm where a restart loses the tags too: what is stored by it
+    /// is then sealed with versions that no longer exist.
     CasOutlivesConnection,
 }
 

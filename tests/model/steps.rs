@@ -147,6 +147,13 @@ impl World {
     }
 
     /// Removes steps that could as well have happened before.
+    ///
+    /// If a sidecar has nothing in flight and sends a round of its own accord, then until some of it arrives, gets lost, or the sidecar
+    /// dies, only steps in that sidecar or of its client are explored. Nothing that it sent, and no decision elsewhere, depends on
+    /// what the others do meanwhile, so those steps may as well have happened before it began. What a get must return only becomes
+    /// stricter: more is acknowledged when it begins, and less is excused. A restart affects the rounds of both sidecars, so both may
+    /// have begun one. An invalidation changes the source before it is sent, so it does not go first. This needs *apart* plans, where
+    /// a reply is received as soon as it is sent.
     pub fn restrict_to_first(&self, plan: &Plan, labels: &mut Vec<Label>) {
         match self.first {
             First::Neither => {}

@@ -16,7 +16,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Those that random schedules catch, with a number of seeds among which one does. The model has a schedule for each of the
-    /// others (docs/model.md).
+    /// others (`tests/model/failover/traces.rs`).
     pub const ALL: &[(Mutant, u64)] =
         &[(Mutant::NoGrace, 200), (Mutant::LeaseInTheGrace, 1200), (Mutant::AcknowledgesWithoutView, 200)];
 

@@ -1,6 +1,10 @@
 //! Outages: one key, whose server dies and comes back, and the clients of one sidecar. The table of builds without a server is
 //! the production one (`src/guard/outage.rs`); what `src/proxy/guarded` does around it is repeated here, in the same order, on a
 //! server with one item and a list of leases. Other sidecars delete the key at any time.
+//!
+//! No client builds beside another one of which either began without a server, no value is kept beyond `outage_ttl`, no build begins
+//! while one is kept, waiting readers are handed what is built, and nothing invalidated is served as fresh. Of a pooled client only
+//! freshness and `outage_ttl` are checked: there, a `set` may be taken for that of a later build by another connection.
 
 use std::time::Duration;
 

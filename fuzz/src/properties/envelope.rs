@@ -1,4 +1,6 @@
-//! Whatever opens seals to the same bytes, and whatever is sealed opens.
+//! Whatever opens seals to the same bytes, and whatever is sealed opens, with any payload behind it. Truncated anywhere or with a flipped
+//! bit, its payload never begins elsewhere. What cannot be written is refused for the right reason and leaves nothing behind. Reading in
+//! place allocates nothing, and copying at most [`ALLOCATED_PER_BYTE`].
 //!
 //! An input is interpreted as an item, as the part of an item after the magic and the format, as a lock, and as the numbers of an
 //! envelope that is then sealed.
@@ -12,7 +14,7 @@ use kennel::guard::envelope::{
 /// The maximum number of bytes allocated for each byte of an item that is read.
 pub const ALLOCATED_PER_BYTE: usize = 32;
 
-/// Panics if a property of docs/fuzzing.md does not hold for the input.
+/// Panics if a property of this module does not hold for the input.
 pub fn check(data: &[u8]) {
     opens(data);
     let behind = behind_the_format(data);

@@ -1,4 +1,6 @@
 //! Packets of the binary protocol parse the same however they are cut, and a request that is written again parses to the same request.
+//! Outcomes have the same ends, data to skip and closed connections; a request depends only on its own bytes; no more bytes are
+//! reported missing than are; keys are valid. Before a connection has authenticated, only SASL and `version` are requests.
 //!
 //! An input is a byte that selects the largest value and whether the connection must authenticate, three bytes that cut the stream,
 //! and the stream.
@@ -27,7 +29,7 @@ enum Outcome {
     Incomplete,
 }
 
-/// Panics if a property of docs/fuzzing.md does not hold for the input.
+/// Panics if a property of this module does not hold for the input.
 pub fn check(data: &[u8]) {
     let Some(input) = Input::read(data) else { return };
     let access = match input.parameters >> 2 & 3 {

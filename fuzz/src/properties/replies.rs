@@ -1,4 +1,5 @@
 //! A server that sends anything: its replies end at the same byte however they are cut, and what is parsed of them is in them.
+//! The same invalid input is found; a reply depends only on its own bytes; the wait for the end of a line or a data block is bounded.
 //!
 //! An input is a byte that selects the expected replies and the largest value, three bytes that cut the stream, and the stream.
 
@@ -23,7 +24,7 @@ struct Outcome {
     garbage: Option<&'static str>,
 }
 
-/// Panics if a property of docs/fuzzing.md does not hold for the input.
+/// Panics if a property of this module does not hold for the input.
 pub fn check(data: &[u8]) {
     let Some(input) = Input::read(data) else { return };
     let expected = [0, 2, 4].map(|shift| SHAPES[usize::from(input.parameters >> shift & 3)]);

@@ -1,4 +1,6 @@
 //! Requests parse the same however they are cut, and a request that is encoded again parses to the same request.
+//! Errors, ends, data blocks to skip and closed connections are the same too; a request depends only on its own bytes; no more bytes are
+//! reported missing than are; keys are valid, for reading and for deleting.
 //!
 //! An input is a byte that selects the largest value, three bytes that cut the stream, and the stream.
 
@@ -21,7 +23,7 @@ enum Outcome {
     Incomplete,
 }
 
-/// Panics if a property of docs/fuzzing.md does not hold for the input.
+/// Panics if a property of this module does not hold for the input.
 pub fn check(data: &[u8]) {
     let Some(input) = Input::read(data) else { return };
     let limits = Limits { max_value: MAX_VALUES[usize::from(input.parameters & 3)] };

@@ -3,7 +3,10 @@
 //!
 //! Left out, because memcached and Kennel differ: `version`, whose reply is Kennel's own; `stat`; an unknown command with a body,
 //! of which memcached discards a part twice; a key of more than 16 KiB, at which memcached resets the connection; a body of more
-//! than 1 GiB, which older versions accept. Before guarded keys also what docs/testing.md lists for text.
+//! than 1 GiB, which older versions accept. Also an exptime from 2^31 as a TTL; a byte that begins
+//! no packet behind other commands, whose unsent replies memcached discards (`poison.rs` tests that Kennel sends them); and a count in
+//! one turn with another command on its key, because memcached pads the shorter number unless the old one still waits to be sent.
+//! Before guarded keys also several connections, `flush`, an exptime in the past, and values near the limit of an item, as for text.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,5 +1,13 @@
-//! Sends streams of random and hostile commands to a real memcached and to Kennel: no reply may differ in a byte. docs/testing.md
-//! lists what is left out, and how to run it for longer.
+//! Sends streams of random and hostile commands to a real memcached and to Kennel: no reply may differ in a byte. `vet.rs`
+//! lists what is left out.
+//!
+//! A stream has about 400 commands, in turns on up to five connections: valid and nearly valid commands, wrong lengths, bad data blocks,
+//! NULs, numbers at every limit, values around the item size limit, random bytes. A turn is cut into writes at random, at times one byte
+//! each, and ends in a command that always has a reply, so the tester never waits for a missing one. Both sides are empty when a
+//! stream begins. When replies differ, the stream is shrunk while they still do, and printed ready for [`REGRESSIONS`].
+//!
+//! `KENNEL_DIFF_SEED` is the seed of the first stream, and each further one has the next number; `KENNEL_DIFF_COMMANDS` is how many
+//! commands are sent per configuration.
 
 mod draw;
 mod hostile;

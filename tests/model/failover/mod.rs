@@ -1,4 +1,22 @@
-//! The agreement on a server's place under the model checker. docs/model.md describes what is modelled and how long it takes.
+//! The agreement on a server's place under the model checker: the production machine (`Agreement`) in every state that two sidecars
+//! and the three copies of one record can reach, within the faults of a plan (`plan.rs`). Time advances in ticks, of which a window has
+//! two, and four in the schedule of a flush. Ages saturate at a window, so time has no end.
+//!
+//! In each state, no two sidecars have views of different fences, no fence is used after another one, and nothing built before an
+//! acknowledged invalidation is served as fresh. From each state, one in which both sidecars have a view can be reached without
+//! another fault.
+//!
+//! - Nobody answers the question of a sidecar that is refused, so one that alone cannot reach the server moves its place, and one that
+//!   alone can returns it: more than happens in a fleet. `suspicion` has the questions and answers: either sidecar loses the server
+//!   and reaches it again without end, but no more often than every three ticks, without losses, failures or a third sidecar.
+//! - A server that hangs, is unreachable, or returns with old contents differs for the machine only in which of its replies fail.
+//! - *Split* plans carry out each read at a time of its own; the others the three reads of a round at one time. Writes are always
+//!   carried out one at a time, and those of a sidecar that restarts are delayed.
+//! - With a guarded key or a tag, the server keeps their items whatever it loses of the record, so it returns with old contents.
+//! - Two states are the same if they differ only in the names of fences, in CASes that no item has, in ages beyond a window, in when the
+//!   next round is due (it may begin at any time), or in the version of a record, on which no decision depends.
+//!
+//! What a search does not end with in the suite, random walks visit.
 
 mod plan;
 mod world;
