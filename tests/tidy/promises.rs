@@ -39,7 +39,11 @@ pub(crate) fn missing_mechanisms(page: &str, sources: &[Source]) -> Vec<String> 
                 complain(format!("{} does not define {item}", files.join(", ")));
             }
         }
-        for test in code(tests).filter(|code| code.contains('_') && !code.contains(['/', '.'])) {
+        let named = || code(tests).filter(|code| code.contains('_') && !code.contains(['/', '.']));
+        if named().next().is_none() {
+            complain("names no test".to_owned());
+        }
+        for test in named() {
             if !functions.contains(test) {
                 complain(format!("there is no test {test}"));
             }
@@ -94,5 +98,6 @@ mod tests {
             missing_mechanisms(&row("`a/b.rs` `keep`", "`it_is_lost`"), &sources),
             "there is no test it_is_lost",
         );
+        only(missing_mechanisms(&row("`a/b.rs` `keep`", "the same"), &sources), "names no test");
     }
 }
