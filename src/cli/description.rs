@@ -348,6 +348,14 @@ fn write_policy(f: &mut fmt::Formatter<'_>, p: &Policy) -> fmt::Result {
         (Duration::ZERO, OnInvalidate::Stale) => {
             writeln!(f, "    stale: served until its expiry if a tag was bumped{}", after(p.stale_wait))?
         }
+        (d, _) if p.stale_before_expiry => {
+            let wait = after(p.stale_wait);
+            writeln!(
+                f,
+                "    stale: served for the last {} before its expiry, at most half of its time{wait}",
+                show(d)
+            )?
+        }
         (d, _) => writeln!(f, "    stale: served for {} after its expiry{}", show(d), after(p.stale_wait))?,
     }
     let (lock, most) = (show(p.lock_ttl), show(p.max_rebuild));

@@ -68,14 +68,16 @@ const TABLE: KindWord = KindWord::Structure(Structure::Table);
 const WINDOW: KindWord = KindWord::Structure(Structure::Window);
 
 /// The keys that not every rule has, each with those that have it.
-fn conditional(table: &file::Rule) -> [(&'static str, &Option<Value>, &'static [KindWord]); 24] {
+fn conditional(table: &file::Rule) -> [(&'static str, &Option<Value>, &'static [KindWord]); 26] {
     const GUARDED: &[KindWord] = &[Guarded];
     const STRUCTURES: &[KindWord] = &[COUNTER, LIST, LOCK, TABLE, WINDOW];
     [
         ("share", &table.share, GUARDED),
         ("tags", &table.tags, GUARDED),
         ("tags_in_key", &table.tags_in_key, GUARDED),
+        ("preset", &table.preset, GUARDED),
         ("stale_for", &table.stale_for, GUARDED),
+        ("stale_before_expiry", &table.stale_before_expiry, GUARDED),
         ("lock_ttl", &table.lock_ttl, GUARDED),
         ("max_rebuild", &table.max_rebuild, GUARDED),
         ("stale_wait", &table.stale_wait, GUARDED),

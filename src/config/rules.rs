@@ -153,6 +153,9 @@ fn rule(
 /// served until its expiry.
 fn warn_without_effect(v: &mut Validator<'_>, at: &KeyPath, policy: &Policy, tagged: bool) {
     if policy.stale_for.is_zero() {
+        if policy.stale_before_expiry {
+            v.warn(at, "stale_before_expiry has no effect with stale_for = \"0s\": no value is stale before its expiry");
+        }
         if policy.on_delete == OnInvalidate::Stale {
             v.warn(at, "on_delete = \"stale\" has no effect with stale_for = \"0s\": a deleted value is never served");
         }
@@ -228,7 +231,10 @@ fn policy(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<Pol
     let zero = Duration::ZERO;
     let on_tag = [("stale", OnInvalidate::Stale), ("drop", OnInvalidate::Drop)];
     let on_delete = [("drop", OnInvalidate::Drop), ("stale", OnInvalidate::Stale)];
+    let preset = v.value(at, "preset", &table.preset, None, |value| word(&PRESETS)(value).map(Some));
     let stale_for = v.value(at, "stale_for", &table.stale_for, d.stale_for, whole_seconds(zero..=30 * DAY));
+    let stale_before_expiry =
+        v.value(at, "stale_before_expiry", &table.stale_before_expiry, preset.flatten().is_some(), boolean);
     let lock_ttl = v.value(at, "lock_ttl", &table.lock_ttl, d.lock_ttl, whole_seconds(SECOND..=HOUR));
     let max_rebuild = v.value(at, "max_rebuild", &table.max_rebuild, d.max_rebuild, duration(zero..=DAY));
     let stale_wait = v.value(at, "stale_wait", &table.stale_wait, d.stale_wait, duration(zero..=MINUTE));
@@ -265,8 +271,14 @@ fn policy(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<Pol
         };
         v.error(at, key, value.as_ref(), message);
     }
+    if preset == Some(Some(Preset::Dogpile)) && max_ttl == Some(zero) {
+        let message = "preset = \"dogpile\" has no effect on values that dogpile.cache stores without memcached_expire_time: set \
+                       max_ttl to its expiration_time";
+        v.warn(at, message);
+    }
     let policy = Policy {
         stale_for: stale_for?,
+        stale_before_expiry: stale_before_expiry?,
         lock_ttl: lock_ttl?,
         max_rebuild: max_rebuild?,
         stale_wait: stale_wait?,
@@ -282,6 +294,18 @@ fn policy(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<Pol
     };
     Some(policy).filter(|_| v.errors.len() == before)
 }
+
+/// A library that keeps an expiry of its own inside its values, and builds what has expired by it whatever it is served.
+#[derive(Clone, Copy, PartialEq)]
+enum Preset {
+    Dogpile,
+    Rails,
+    Symfony,
+}
+
+/// The words for them. Each sets `stale_before_expiry`.
+const PRESETS: [(&str, Preset); 3] =
+    [("dogpile", Preset::Dogpile), ("rails", Preset::Rails), ("symfony", Preset::Symfony)];
 
 fn beta(value: &Value) -> Result<f64, String> {
     match value.kind {

@@ -152,6 +152,7 @@ fn the_defaults_are_those_of_the_contract() {
     let s = Duration::from_secs;
     let expected = Policy {
         stale_for: s(60),
+        stale_before_expiry: false,
         lock_ttl: s(5),
         max_rebuild: s(60),
         stale_wait: s(0),

@@ -66,11 +66,12 @@ impl Delete {
 
     /// Begins a delete with options.
     pub fn with_removal(removal: Removal, inputs: &Inputs<'_>) -> (Delete, Commands) {
-        // Only the envelope shows whether a tag or the fence has changed. Without either the TTL is sufficient.
+        // Only the envelope shows whether a tag or the fence has changed, and when a value that ends with its exptime becomes stale.
+        // Without these the TTL is sufficient.
         let mut commands: Commands = smallvec![ServerCommand {
             item: ItemRef::Value,
             operation: Operation::Get(GetFlags {
-                value: !inputs.tags.is_empty() || inputs.fence != 0,
+                value: !inputs.tags.is_empty() || inputs.fence != 0 || inputs.policy.stale_before_expiry,
                 ..GetFlags::default()
             })
         }];

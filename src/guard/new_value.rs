@@ -55,10 +55,11 @@ impl NewValue {
     ) -> (ServerCommand, bool) {
         let (began, rebuild) = built;
         let expiry = self.expiry.at_most(inputs.policy.max_ttl.as_secs());
+        let (stale_for, outlives) = inputs.policy.stale_period(expiry);
         let mut header = BytesMut::new();
         let untagged = tags.is_empty();
         let sealed = Envelope {
-            stale_for: inputs.policy.stale_seconds(),
+            stale_for,
             built_at: built_at(began.wall, stub.map_or(0, StubId::number)),
             rebuild: u32::try_from(rebuild).unwrap_or(u32::MAX),
             fence: inputs.fence,
@@ -67,8 +68,7 @@ impl NewValue {
         .seal(&mut header);
         let fits = sealed.is_ok() && header.len() + self.body.len() <= inputs.max_value;
         let plain = untagged && !fits && !self.body.starts_with(&MAGIC);
-        let (header, extra) =
-            if plain { (Bytes::new(), 0) } else { (header.freeze(), inputs.policy.stale_seconds()) };
+        let (header, extra) = if plain { (Bytes::new(), 0) } else { (header.freeze(), outlives) };
         let exptime = expiry.exptime(extra, inputs.now);
         let value = Stored { header, body: self.body };
         let operation =

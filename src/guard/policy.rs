@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
+use super::expiry::Expiry;
+
 /// The durations that a rule configures for a guarded key, and what an invalidation leaves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     /// How long a value may be served after its expiry. Whole seconds.
     pub stale_for: Duration,
+    /// Whether this time ends with the exptime of a value instead of beginning with it, for clients that judge the age of a value
+    /// themselves: what they are served has not expired for them either.
+    pub stale_before_expiry: bool,
     /// How long the lock of a sidecar that has died lasts. Whole seconds, at least one.
     pub lock_ttl: Duration,
     /// The longest rebuild: then the lease is no longer renewed and the fill is dropped.
@@ -38,6 +43,7 @@ impl Default for Policy {
     fn default() -> Self {
         Policy {
             stale_for: Duration::from_secs(60),
+            stale_before_expiry: false,
             lock_ttl: Duration::from_secs(5),
             max_rebuild: Duration::from_secs(60),
             stale_wait: Duration::ZERO,
@@ -58,6 +64,19 @@ impl Policy {
     /// `stale_for` in seconds, memcached's unit.
     pub fn stale_seconds(&self) -> u32 {
         u32::try_from(self.stale_for.as_secs()).unwrap_or(u32::MAX)
+    }
+
+    /// For a new value: its `stale_for`, and by how many seconds its item outlives its exptime. A value that ends with its exptime is
+    /// fresh for half of its life at least.
+    pub fn stale_period(&self, expiry: Expiry) -> (u32, u32) {
+        let longest = self.stale_seconds();
+        match expiry {
+            // A value that is stored as stale has 0 seconds.
+            Expiry::Seconds(seconds @ 1..) if self.stale_before_expiry => {
+                (longest.min(u32::try_from(seconds / 2).unwrap_or(u32::MAX)), 0)
+            }
+            _ => (longest, longest),
+        }
     }
 
     /// The same policy for a standby server, where nothing may live longer than `ttl`.

@@ -86,6 +86,7 @@ fn by_rule(counts: &Counts, page: &mut Page) {
     let mut rebuilds = Series::of(table::REBUILD_DURATION);
     let mut dropped = Series::of(table::FILLS_DROPPED);
     let mut waits = Series::of(table::WAITS);
+    let mut seen_through = Series::of(table::SEEN_THROUGH);
     let mut plain = Series::of(table::VALUES_PLAIN);
     let mut near = Series::of(table::NEAR_HITS);
     let mut locks = Series::of(table::LOCKS);
@@ -121,6 +122,7 @@ fn by_rule(counts: &Counts, page: &mut Page) {
         for &end in WaitEnd::ALL {
             waits.count(&[name, end.word()], counts.shared_of_rule(rule, layout::wait(end)));
         }
+        seen_through.count(&[name], counts.of_rule(rule, layout::SEEN_THROUGH));
         plain.count(&[name], counts.shared_of_rule(rule, layout::PLAIN));
         near.count(&[name], counts.of_rule(rule, layout::NEAR_HITS));
         slow.count(&[name], counts.of_rule(rule, layout::SLOW));
@@ -145,7 +147,19 @@ fn by_rule(counts: &Counts, page: &mut Page) {
     }
     page.extend([observed, spared, observed_time, spared_time, at_once, of_share, overlaps]);
     page.extend([
-        requests, durations, ages, stale, leases, rebuilds, dropped, waits, plain, slow, near, locks,
+        requests,
+        durations,
+        ages,
+        stale,
+        seen_through,
+        leases,
+        rebuilds,
+        dropped,
+        waits,
+        plain,
+        slow,
+        near,
+        locks,
     ]);
     page.value(table::NEAR_BYTES, counts.own(layout::NEAR_BYTES) as f64);
 }

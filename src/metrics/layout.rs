@@ -15,7 +15,7 @@ pub const NO_RULE: usize = usize::MAX;
 
 /// Cells of a rule's own block: requests by command and outcome, two histograms, near hits, slow requests, lock ends, stale values by
 /// reason, builds.
-pub(super) const OWN_RULE: usize = OBSERVED + 7;
+pub(super) const OWN_RULE: usize = OBSERVED + 8;
 /// Cells of a server's block: outcomes, a histogram, in flight, up, connections, shared reads, whether it can guard, whether it is
 /// not healthy, changes of its health, failed attempts to connect, TLS handshakes.
 pub(super) const OWN_SERVER: usize = UpstreamOutcome::ALL.len()
@@ -137,6 +137,7 @@ pub(super) const OBSERVED_AT_ONCE: usize = OBSERVED + 4;
 /// Builds of the guarded keys of a rule with a share, and those of them that overlapped with another one.
 pub(super) const SHARE_BUILDS: usize = OBSERVED + 5;
 pub(super) const SHARE_OVERLAPS: usize = OBSERVED + 6;
+pub(super) const SEEN_THROUGH: usize = OBSERVED + 7;
 
 // Cells of a server's block.
 
@@ -223,7 +224,7 @@ mod tests {
         let histograms = (DURATION..DURATION + LATENCY.width()).chain(STALE_AGE..STALE_AGE + AGE.width());
         let stale = StaleReason::ALL.iter().map(|&why| stale(why)).chain([NEAR_HITS, SLOW]);
         let stale = stale.chain([OBSERVED_BUILDS, OBSERVED_SPARED, OBSERVED_TIME, OBSERVED_SPARED_TIME]);
-        let stale = stale.chain([OBSERVED_AT_ONCE, SHARE_BUILDS, SHARE_OVERLAPS]);
+        let stale = stale.chain([OBSERVED_AT_ONCE, SHARE_BUILDS, SHARE_OVERLAPS, SEEN_THROUGH]);
         let of_rule = pairs(request).into_iter().chain(histograms).chain(stale);
         assert_full("rule", OWN_RULE, of_rule.chain(LockEnd::ALL.iter().map(|&end| lock(end))));
         let of_labels = LeaseEnd::ALL.iter().map(|&e| lease(e));

@@ -60,6 +60,8 @@ table! {
         "Time between the expiry of a stale value and serving it.";
     STALE = Counter "kennel_stale_total" ["rule", "why"]
         "Stale values served, by why they are stale.";
+    SEEN_THROUGH = Counter "kennel_stale_seen_through_total" ["rule"]
+        "Deletes and sets by which a client builds a value although it has just been served a stale one: it judges the age itself.";
     LEASES = Counter "kennel_leases_total" ["rule", "end"]
         "Leases that ended, by reason.";
     LEASES_LIVE = Gauge "kennel_leases_live" []

@@ -46,6 +46,7 @@ fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
         }
         DropReason::ALL.iter().for_each(|&why| worker.fill_dropped(rule, why));
         worker.value_plain(rule);
+        worker.seen_through(rule);
         worker.near_hit(rule);
         worker.observed_build(rule, MS, true, 2);
         worker.guarded_build(rule, true);

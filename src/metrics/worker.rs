@@ -12,11 +12,11 @@ use super::layout::{
     BUMPS, BYTES_READ, BYTES_WRITTEN, CLIENTS, CLIENTS_BINARY, CLIENTS_RECEIVED, CLIENTS_REFUSED,
     CLIENTS_TOTAL, CONNECTIONS, DURATION, GUARDS, IN_FLIGHT, LEASES_LIVE, LOCKS_HELD, NEAR_BYTES, NEAR_HITS,
     NO_MEMORY, OBSERVED_AT_ONCE, OBSERVED_BUILDS, OBSERVED_SPARED, OBSERVED_SPARED_TIME, OBSERVED_TIME,
-    OUTAGE_BYTES, OUTAGE_VALUES, OWN_GLOBAL, OWN_RULE, OWN_SERVER, PLAIN, REBUILD_DURATION, SHARE_BUILDS,
-    SHARE_OVERLAPS, SHARED, SHARED_GLOBAL, SHARED_RULE, SLOW, STALE_AGE, TOO_LARGE, TRACE_DROPPED,
-    TRACE_EVENTS, UNHEALTHY, UP, UPSTREAM_DURATION, WAITERS, answered, authentication, client_mode,
-    connect_failure, dropped, handshake, health_changes, lease, limit, lock, pair, request, stale,
-    tls_session, upstream, wait,
+    OUTAGE_BYTES, OUTAGE_VALUES, OWN_GLOBAL, OWN_RULE, OWN_SERVER, PLAIN, REBUILD_DURATION, SEEN_THROUGH,
+    SHARE_BUILDS, SHARE_OVERLAPS, SHARED, SHARED_GLOBAL, SHARED_RULE, SLOW, STALE_AGE, TOO_LARGE,
+    TRACE_DROPPED, TRACE_EVENTS, UNHEALTHY, UP, UPSTREAM_DURATION, WAITERS, answered, authentication,
+    client_mode, connect_failure, dropped, handshake, health_changes, lease, limit, lock, pair, request,
+    stale, tls_session, upstream, wait,
 };
 
 /// One worker's counters under one configuration. Those of the worker itself, and of a rule or server that the next configuration
@@ -166,6 +166,13 @@ impl WorkerMetrics {
         if let Some(why) = why {
             cells.add_exclusive(stale(why), 1);
         }
+    }
+
+    /// A client deleted or set a key whose stale value it had just been served. Returns how often that was. Worker's thread only.
+    pub fn seen_through(&self, rule: usize) -> u64 {
+        let cells = &self.rule(rule).own;
+        cells.add_exclusive(SEEN_THROUGH, 1);
+        cells.get(SEEN_THROUGH)
     }
 
     /// A client won the right to rebuild.

@@ -10,6 +10,7 @@ pub mod connection_use;
 mod misses;
 mod patience;
 pub(super) mod process;
+mod stale_read;
 
 use super::held_locks::HeldLocks;
 use super::key::GuardedKey;
@@ -23,6 +24,7 @@ use crate::upstream::pending_replies::PendingReplies;
 use connection_use::ListenerClients;
 use misses::Misses;
 use process::Membership;
+use stale_read::StaleRead;
 
 pub use misses::MovedMiss;
 
@@ -44,6 +46,7 @@ pub struct Client {
     pub(super) locks: HeldLocks,
     /// Set once it has read a guarded key that was not fresh.
     membership: OnceCell<Rc<Membership>>,
+    stale_read: StaleRead,
     /// Whether it has ever missed a guarded key.
     has_missed: Cell<bool>,
     /// Whether it has ever missed an observed key.
@@ -62,7 +65,7 @@ impl Client {
         listener: Arc<ListenerClients>,
     ) -> Client {
         let (misses, has_missed, has_missed_observed) = Default::default();
-        let (turn_time, locks, unread_until) = Default::default();
+        let (turn_time, locks, unread_until, stale_read) = Default::default();
         let membership = OnceCell::new();
         Client {
             owner,
@@ -72,6 +75,7 @@ impl Client {
             misses,
             locks,
             membership,
+            stale_read,
             has_missed,
             has_missed_observed,
             turn_time,

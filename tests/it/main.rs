@@ -28,6 +28,7 @@ mod explain;
 mod explicit_tags;
 mod failover;
 mod fuzz_corpus;
+mod frameworks;
 mod gate;
 mod guarded_means_what_memcached_means;
 mod hang_ups;

@@ -127,6 +127,7 @@ pub fn policy() -> Policy {
         outage_ttl: Duration::ZERO,
         on_tag: OnInvalidate::Stale,
         on_delete: OnInvalidate::Drop,
+        stale_before_expiry: false,
         early_beta: 0.0,
         max_ttl: Duration::ZERO,
         near: Duration::ZERO,

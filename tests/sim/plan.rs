@@ -269,6 +269,7 @@ impl Plan {
                     stale_for: Duration::from_secs(30),
                     max_rebuild: Duration::from_secs(60),
                     on_delete: OnInvalidate::Drop,
+                    stale_before_expiry: false,
                     early_beta: 0.0,
                     max_ttl: Duration::ZERO,
                     ..guarded.policy.clone()
@@ -359,6 +360,7 @@ fn guarded(n: u64, tags: usize, extra: usize, c: &mut Random) -> Guarded {
         outage_ttl: Duration::ZERO,
         on_tag: leaves(c),
         on_delete: leaves(c),
+        stale_before_expiry: false,
         early_beta: [0.0, 0.0, 0.0, 4.0][c.below(4) as usize],
         max_ttl: Duration::from_secs([0, 0, 2][c.below(3) as usize]),
         near: Duration::ZERO,

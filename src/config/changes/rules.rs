@@ -8,7 +8,11 @@ use crate::rule::Template;
 /// Settings whose changes are explained below.
 const EXPLAINED: [&str; 6] = ["name", "match", "kind", "pool", "tags", "tags_in_key"];
 /// What clients notice of others.
-const NOTICED: [(&str, &str); 14] = [
+const NOTICED: [(&str, &str); 15] = [
+    (
+        "stale_before_expiry",
+        "whether a value is stale before or after its exptime; values stored before keep theirs",
+    ),
     ("stale_for", "how long after its expiry a value is still served; values stored before keep theirs"),
     ("max_ttl", "how long values are fresh at most; values stored before keep theirs"),
     ("stale_wait", "how long readers wait for the fresh value before they are served the stale one"),

@@ -84,9 +84,12 @@ pub(super) fn touch(seconds: u32, inputs: &Inputs<'_>) -> ServerCommand {
     }
 }
 
-/// The exptime of a touched or changed item. An item without an envelope has no soft expiry.
+/// The exptime of a touched or changed item, whose envelope stays as it is. An item without one has no soft expiry.
 pub(super) fn changed_exptime(expiry: Expiry, hit: &Hit, inputs: &Inputs<'_>) -> i64 {
-    let extra = if hit.header.is_empty() { 0 } else { inputs.policy.stale_seconds() };
+    let extra = match Header::open(&hit.header) {
+        Opened::Sealed { envelope, .. } => envelope.stale_for,
+        Opened::Plain | Opened::Unreadable(_) => 0,
+    };
     expiry.at_most(inputs.policy.max_ttl.as_secs()).exptime(extra, inputs.now)
 }
 

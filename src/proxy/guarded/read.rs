@@ -401,6 +401,7 @@ impl GuardedRead {
             }
             ReadEnd::Stale(hit) => {
                 scope.count(rule, Outcome::Stale, || SeenKey::guarded(key, hit.payload.len(), proxy));
+                client.note_stale(key, &hit, proxy);
                 proxy.metrics.stale_served(rule, Duration::from_millis(hit.stale_ms), hit.stale.counted());
                 let marks = ItemMarks { stale: true, held: true, ..ItemMarks::of(hit.cas.number) };
                 ReadOutcome::Value(hit, marks)

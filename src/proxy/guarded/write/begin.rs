@@ -100,6 +100,7 @@ pub(super) fn begin_store(
             if kind != StoreKind::Set {
                 return begin_modify(kind.change(value), key, proxy, client);
             }
+            client.note_own_change(key, proxy);
             begin_change(LocalChange::Set(value), key, proxy, client)
         }
         // It was built for another place than that where the key is now, or for other tags. With no view at all that is unknown, and
@@ -231,6 +232,7 @@ pub(super) fn begin_delete(
             // Before the command is sent: a lease that is granted from now on may begin after the delete.
             None => {
                 client.end_miss(key, proxy);
+                client.note_own_change(key, proxy);
                 leases.invalidate(&key.key, client.owner)
             }
             // It takes effect only where each fill of the removed item fails by itself. If the CAS is that of a lease, the

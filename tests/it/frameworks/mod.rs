@@ -1,0 +1,141 @@
+//! Frameworks whose cached functions build a value when it has expired, with ten processes at once. Some keep an expiry of their own
+//! inside the value, and see through a value that is served stale after its exptime: then all of them build it. A rule's `preset`
+//! lets one at a time build it.
+
+use std::process::{Command, Stdio};
+
+use crate::libraries::{php, python, root, ruby};
+use crate::world::{Kennel, addresses, guarded, memcacheds, sidecar_toml};
+
+const PROCESSES: usize = 10;
+/// Longer than two expiries of 4 s.
+const SECONDS: u32 = 11;
+
+/// A program next to this file, with the library that it uses.
+struct Framework {
+    script: &'static str,
+    library: &'static str,
+    runtime: fn() -> Command,
+}
+
+const RAILS: Framework = Framework { script: "rails.rb", library: "", runtime: ruby };
+const SYMFONY: Framework = Framework { script: "php.php", library: "symfony", runtime: php };
+const LARAVEL: Framework = Framework { script: "php.php", library: "laravel", runtime: php };
+const DJANGO: Framework = Framework { script: "python.py", library: "django", runtime: python };
+const DOGPILE: Framework = Framework { script: "python.py", library: "dogpile", runtime: python };
+const DOGPILE_LOCKED: Framework = Framework { library: "dogpile_locked", ..DOGPILE };
+const DOGPILE_ENDLESS: Framework = Framework { library: "dogpile_endless", ..DOGPILE };
+
+/// What the processes did.
+struct Builds {
+    all: usize,
+    most_at_once: usize,
+    /// Deletes and builds of a value that had just been served as stale.
+    seen_through: f64,
+}
+
+/// Runs the processes through a rule with these settings.
+fn builds(framework: &Framework, rule: &str) -> Builds {
+    let servers = memcacheds(3);
+    // Longer than a build on a busy machine.
+    let rule = format!("cold_wait = \"5s\"\n{rule}");
+    let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &[guarded("pages", "*", &rule)]));
+    let address = kennel.address();
+    let processes: Vec<_> = (0..PROCESSES)
+        .map(|_| {
+            let mut command = (framework.runtime)();
+            command.arg(root().join("tests/it/frameworks").join(framework.script));
+            command.args([&address.ip().to_string(), &address.port().to_string(), &SECONDS.to_string()]);
+            command.args(Some(framework.library).filter(|library| !library.is_empty()));
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("its interpreter")
+        })
+        .collect();
+    let mut events: Vec<(u64, i32)> = Vec::new();
+    for process in processes {
+        let output = process.wait_with_output().expect("its output");
+        let (stdout, stderr) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}: {stderr}\nscripts/test installs what it needs",
+            framework.script
+        );
+        events.extend(stdout.lines().map(|line| {
+            let (what, at) = line.split_once(' ').expect("an event and its time");
+            (at.parse().expect("a time"), if what == "begin" { 1 } else { -1 })
+        }));
+    }
+    events.sort_unstable();
+    let at_once = events.iter().scan(0, |now, (_, change)| {
+        *now += change;
+        Some(*now)
+    });
+    let most_at_once = usize::try_from(at_once.max().unwrap_or(0)).expect("as many ends as begins");
+    let seen_through = kennel.metrics().sum("kennel_stale_seen_through_total", &[]);
+    Builds { all: events.len() / 2, most_at_once, seen_through }
+}
+
+/// Nine that wait for the first are not among them.
+fn is_built_by_one_at_a_time(framework: &Framework, rule: &str) {
+    let Builds { all, most_at_once, seen_through } = builds(framework, rule);
+    assert_eq!((most_at_once, seen_through), (1, 0.0), "{all} builds in all");
+    // One each 2 s at the most, and one more at the beginning.
+    assert!((2..=7).contains(&all), "{all} builds");
+}
+
+/// Shows that the framework needs its preset, and that Kennel notices. Several build at once if the library deletes nothing.
+fn sees_through_what_is_stale_after_its_exptime(framework: &Framework, at_once: bool) {
+    let Builds { all, most_at_once, seen_through } = builds(framework, "");
+    assert!(seen_through > 0.0, "{all} builds, {most_at_once} at once");
+    assert!(!at_once || most_at_once > 1, "the preset has become superfluous: {all} builds, one at a time");
+}
+
+#[test]
+fn rails_fetch_builds_one_at_a_time_with_its_preset() {
+    is_built_by_one_at_a_time(&RAILS, "preset = \"rails\"");
+}
+
+#[test]
+fn rails_fetch_sees_through_a_value_that_is_stale_after_its_exptime() {
+    sees_through_what_is_stale_after_its_exptime(&RAILS, false);
+}
+
+#[test]
+fn symfonys_get_builds_one_at_a_time_with_its_preset() {
+    is_built_by_one_at_a_time(&SYMFONY, "preset = \"symfony\"");
+}
+
+#[test]
+fn symfonys_get_sees_through_a_value_that_is_stale_after_its_exptime() {
+    sees_through_what_is_stale_after_its_exptime(&SYMFONY, true);
+}
+
+#[test]
+fn dogpile_cache_builds_one_at_a_time_with_its_preset() {
+    is_built_by_one_at_a_time(&DOGPILE, "preset = \"dogpile\"\nmax_ttl = \"4s\"");
+}
+
+#[test]
+fn dogpile_cache_with_its_own_lock_builds_one_at_a_time_with_its_preset() {
+    is_built_by_one_at_a_time(&DOGPILE_LOCKED, "preset = \"dogpile\"\nmax_ttl = \"4s\"");
+}
+
+#[test]
+fn dogpile_cache_without_exptimes_builds_one_at_a_time_with_its_preset_and_max_ttl() {
+    is_built_by_one_at_a_time(&DOGPILE_ENDLESS, "preset = \"dogpile\"\nmax_ttl = \"4s\"");
+}
+
+#[test]
+fn dogpile_cache_sees_through_a_value_that_is_stale_after_its_exptime() {
+    sees_through_what_is_stale_after_its_exptime(&DOGPILE, true);
+}
+
+#[test]
+fn laravels_remember_builds_one_at_a_time() {
+    is_built_by_one_at_a_time(&LARAVEL, "");
+}
+
+#[test]
+fn djangos_get_or_set_builds_one_at_a_time() {
+    is_built_by_one_at_a_time(&DJANGO, "");
+}
