@@ -137,4 +137,21 @@ mod tests {
             assert!(max_ttl == 0 || there.max_ttl <= policy.max_ttl);
         }
     }
+
+    #[test]
+    fn a_value_that_is_stale_before_its_exptime_is_fresh_for_half_of_its_time_at_least() {
+        let after = Policy { stale_for: Duration::from_secs(60), ..Policy::default() };
+        let before = Policy { stale_before_expiry: true, ..after.clone() };
+        for (expiry, periods) in [
+            (Expiry::Seconds(600), [(60, 60), (60, 0)]),
+            (Expiry::Seconds(120), [(60, 60), (60, 0)]),
+            (Expiry::Seconds(5), [(60, 60), (2, 0)]),
+            (Expiry::Seconds(1), [(60, 60), (0, 0)]),
+            // Stored as stale, and without an end.
+            (Expiry::Seconds(0), [(60, 60), (60, 60)]),
+            (Expiry::Never, [(60, 60), (60, 60)]),
+        ] {
+            assert_eq!([&after, &before].map(|policy| policy.stale_period(expiry)), periods, "{expiry:?}");
+        }
+    }
 }
