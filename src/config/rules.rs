@@ -231,7 +231,7 @@ fn policy(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<Pol
     let zero = Duration::ZERO;
     let on_tag = [("stale", OnInvalidate::Stale), ("drop", OnInvalidate::Drop)];
     let on_delete = [("drop", OnInvalidate::Drop), ("stale", OnInvalidate::Stale)];
-    let preset = v.value(at, "preset", &table.preset, None, |value| word(&PRESETS)(value).map(Some));
+    let preset = v.value(at, "preset", &table.preset, None, word(&PRESETS));
     let stale_for = v.value(at, "stale_for", &table.stale_for, d.stale_for, whole_seconds(zero..=30 * DAY));
     let stale_before_expiry =
         v.value(at, "stale_before_expiry", &table.stale_before_expiry, preset.flatten().is_some(), boolean);
@@ -300,12 +300,11 @@ fn policy(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<Pol
 enum Preset {
     Dogpile,
     Rails,
-    Symfony,
 }
 
 /// The words for them. Each sets `stale_before_expiry`.
-const PRESETS: [(&str, Preset); 3] =
-    [("dogpile", Preset::Dogpile), ("rails", Preset::Rails), ("symfony", Preset::Symfony)];
+const PRESETS: [(&str, Option<Preset>); 3] =
+    [("none", None), ("dogpile", Some(Preset::Dogpile)), ("rails", Some(Preset::Rails))];
 
 fn beta(value: &Value) -> Result<f64, String> {
     match value.kind {
@@ -385,6 +384,15 @@ mod tests {
     fn a_setting_without_effect_is_a_warning() {
         for (keys, warning) in [
             (
+                "stale_for = \"0s\"\nstale_before_expiry = true",
+                "stale_before_expiry has no effect with stale_for = \"0s\": no value is stale before its expiry",
+            ),
+            (
+                "preset = \"dogpile\"",
+                "preset = \"dogpile\" has no effect on values that dogpile.cache stores without memcached_expire_time: set max_ttl to its \
+                 expiration_time",
+            ),
+            (
                 "stale_for = \"0s\"\non_delete = \"stale\"",
                 "on_delete = \"stale\" has no effect with stale_for = \"0s\": a deleted value is never served",
             ),
@@ -454,6 +462,8 @@ mod tests {
             "max_ttl = \"1s\"",
             "stale_for = \"0s\"\non_tag = \"drop\"\nmeta_winner = \"stale\"\nearly_beta = 1.0",
             "meta_winner = \"stale\"",
+            "preset = \"rails\"",
+            "preset = \"dogpile\"\nmax_ttl = \"60s\"",
         ] {
             assert_eq!(warnings(keys), [] as [String; 0], "{keys}");
         }

@@ -55,7 +55,10 @@ impl NewValue {
     ) -> (ServerCommand, bool) {
         let (began, rebuild) = built;
         let expiry = self.expiry.at_most(inputs.policy.max_ttl.as_secs());
-        let (stale_for, outlives) = inputs.policy.stale_period(expiry);
+        let (stale_for, outlives) = inputs.policy.stale_period(match expiry {
+            Expiry::Seconds(seconds) => Some(seconds),
+            Expiry::Expired | Expiry::Never => None,
+        });
         let mut header = BytesMut::new();
         let untagged = tags.is_empty();
         let sealed = Envelope {

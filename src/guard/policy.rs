@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use super::expiry::Expiry;
-
 /// The durations that a rule configures for a guarded key, and what an invalidation leaves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
@@ -66,13 +64,13 @@ impl Policy {
         u32::try_from(self.stale_for.as_secs()).unwrap_or(u32::MAX)
     }
 
-    /// For a new value: its `stale_for`, and by how many seconds its item outlives its exptime. A value that ends with its exptime is
-    /// fresh for half of its life at least.
-    pub fn stale_period(&self, expiry: Expiry) -> (u32, u32) {
+    /// For a new value that expires in so many seconds, if it does: its `stale_for`, and by how many seconds its item outlives its
+    /// exptime. A value that ends with its exptime is fresh for half of its life at least.
+    pub fn stale_period(&self, expires_in: Option<u64>) -> (u32, u32) {
         let longest = self.stale_seconds();
-        match expiry {
+        match expires_in {
             // A value that is stored as stale has 0 seconds.
-            Expiry::Seconds(seconds @ 1..) if self.stale_before_expiry => {
+            Some(seconds @ 1..) if self.stale_before_expiry => {
                 (longest.min(u32::try_from(seconds / 2).unwrap_or(u32::MAX)), 0)
             }
             _ => (longest, longest),
@@ -142,16 +140,20 @@ mod tests {
     fn a_value_that_is_stale_before_its_exptime_is_fresh_for_half_of_its_time_at_least() {
         let after = Policy { stale_for: Duration::from_secs(60), ..Policy::default() };
         let before = Policy { stale_before_expiry: true, ..after.clone() };
-        for (expiry, periods) in [
-            (Expiry::Seconds(600), [(60, 60), (60, 0)]),
-            (Expiry::Seconds(120), [(60, 60), (60, 0)]),
-            (Expiry::Seconds(5), [(60, 60), (2, 0)]),
-            (Expiry::Seconds(1), [(60, 60), (0, 0)]),
+        for (expires_in, periods) in [
+            (Some(600), [(60, 60), (60, 0)]),
+            (Some(120), [(60, 60), (60, 0)]),
+            (Some(5), [(60, 60), (2, 0)]),
+            (Some(1), [(60, 60), (0, 0)]),
             // Stored as stale, and without an end.
-            (Expiry::Seconds(0), [(60, 60), (60, 60)]),
-            (Expiry::Never, [(60, 60), (60, 60)]),
+            (Some(0), [(60, 60), (60, 60)]),
+            (None, [(60, 60), (60, 60)]),
         ] {
-            assert_eq!([&after, &before].map(|policy| policy.stale_period(expiry)), periods, "{expiry:?}");
+            assert_eq!(
+                [&after, &before].map(|policy| policy.stale_period(expires_in)),
+                periods,
+                "{expires_in:?}"
+            );
         }
     }
 }

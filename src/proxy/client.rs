@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tokio::time::Instant;
+use tracing::warn;
 
 pub mod connection_use;
 mod misses;
@@ -15,8 +16,8 @@ mod stale_read;
 use super::held_locks::HeldLocks;
 use super::key::GuardedKey;
 use super::pipeline::Proxy;
-use crate::guard::Policy;
 use crate::guard::leases::{KnownMiss, Owner, PairedMiss};
+use crate::guard::{Hit, Policy};
 use crate::metrics::{Limit, WorkerMetrics};
 use crate::observed::{Build, Builder, Stored};
 use crate::trace::Peer;
@@ -30,6 +31,9 @@ pub use misses::MovedMiss;
 
 /// The most misses of a connection that moves to another process. One with more stays.
 pub(crate) const MAX_MOVED_MISSES: usize = 256;
+
+/// How often clients see through a stale value before it is logged: by chance, they also change what they have just read.
+const LOGGED_WHEN_SEEN: u64 = 10;
 
 /// One connection.
 pub struct Client {
@@ -229,6 +233,31 @@ impl Client {
 
     fn seconds(&self, proxy: &Proxy) -> u32 {
         u32::try_from(proxy.mono(self.turn_time()) / 1000).unwrap_or(u32::MAX)
+    }
+
+    /// It is served this value after its expiry.
+    pub(crate) fn note_stale(&self, key: &GuardedKey, hit: &Hit, proxy: &Proxy) {
+        if hit.stale.expired {
+            self.stale_read.note(proxy.hash(&key.key), hit.rebuild, proxy.now().mono);
+        }
+    }
+
+    /// It deletes this key, or sets it without a miss.
+    pub(crate) fn note_own_change(&self, key: &GuardedKey, proxy: &Proxy) {
+        if self.stale_read.is_empty()
+            || !self.stale_read.is_followed_by(proxy.hash(&key.key), proxy.now().mono)
+        {
+            return;
+        }
+        let rule = proxy.rule_of(key.guard);
+        let seen = proxy.metrics.seen_through(rule);
+        if seen == LOGGED_WHEN_SEEN && !proxy.policy(key.guard).stale_before_expiry {
+            warn!(
+                rule = %proxy.observer.rule(rule),
+                "clients delete or set what they have just been served as stale: if their library keeps an expiry inside its values, \
+                 set preset or stale_before_expiry in this rule"
+            );
+        }
     }
 
     /// Whether leases may have to be released when it closes.

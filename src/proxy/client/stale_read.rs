@@ -1,49 +1,50 @@
-//! Notices clients that judge the age of a value themselves: served a stale one, they delete it or build it all the same.
+//! What a connection was last served as stale. A client that deletes or sets it at once judges the age of a value itself.
 
 use std::cell::Cell;
 
-use tracing::warn;
-
-use super::Client;
-use crate::guard::Hit;
-use crate::proxy::key::GuardedKey;
-use crate::proxy::pipeline::Proxy;
-
 /// What a client does within this time, in milliseconds, and twice the time of a build, follows from what it was served.
 const REACTION_MS: u64 = 1_000;
-/// It is logged when it has been seen so often: an application may also delete by chance what it has just read.
-const LOGGED_AT: u64 = 10;
 
-/// The last stale value that a connection was served.
+/// The last stale value: the hash of its key, and until when a change of it follows from it, on the monotonic clock in milliseconds.
 #[derive(Default)]
 pub(super) struct StaleRead(Cell<Option<(u64, u64)>>);
 
-impl Client {
-    /// It is served this value after its expiry.
-    pub(crate) fn note_stale(&self, key: &GuardedKey, hit: &Hit, proxy: &Proxy) {
-        if hit.stale.expired {
-            let until = proxy.now().mono + REACTION_MS + 2 * u64::from(hit.rebuild);
-            self.stale_read.0.set(Some((proxy.hash(&key.key), until)));
+impl StaleRead {
+    /// A stale value is served whose last build took so many milliseconds.
+    pub(super) fn note(&self, hash: u64, build_ms: u32, now: u64) {
+        self.0.set(Some((hash, now + REACTION_MS + 2 * u64::from(build_ms))));
+    }
+
+    /// Whether a change of this key follows from it. Once.
+    pub(super) fn is_followed_by(&self, hash: u64, now: u64) -> bool {
+        match self.0.get() {
+            Some((of, until)) if of == hash => {
+                self.0.set(None);
+                now <= until
+            }
+            _ => false,
         }
     }
 
-    /// It deletes this key, or sets it without a miss.
-    pub(crate) fn note_own_change(&self, key: &GuardedKey, proxy: &Proxy) {
-        let Some((hash, until)) = self.stale_read.0.get() else { return };
-        if hash != proxy.hash(&key.key) {
-            return;
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.get().is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_the_same_key_within_its_time_follows_once() {
+        let stale = StaleRead::default();
+        assert!(!stale.is_followed_by(7, 0));
+        for (hash, now, follows) in [(7, 1_400, true), (7, 1_401, false), (8, 0, false)] {
+            stale.note(7, 200, 0);
+            assert_eq!(stale.is_followed_by(hash, now), follows, "{hash} {now}");
         }
-        self.stale_read.0.set(None);
-        if proxy.now().mono > until {
-            return;
-        }
-        let rule = proxy.rule_of(key.guard);
-        if proxy.metrics.seen_through(rule) == LOGGED_AT && !proxy.policy(key.guard).stale_before_expiry {
-            warn!(
-                rule = %proxy.observer.rule(rule),
-                "clients delete or set what they have just been served as stale: if their library keeps an expiry inside its values, \
-                 set preset or stale_before_expiry in this rule"
-            );
-        }
+        assert!(stale.is_followed_by(7, 0), "another key leaves it");
+        assert!(!stale.is_followed_by(7, 0), "it is counted already");
     }
 }

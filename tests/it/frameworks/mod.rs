@@ -19,8 +19,7 @@ struct Framework {
 }
 
 const RAILS: Framework = Framework { script: "rails.rb", library: "", runtime: ruby };
-const SYMFONY: Framework = Framework { script: "php.php", library: "symfony", runtime: php };
-const LARAVEL: Framework = Framework { script: "php.php", library: "laravel", runtime: php };
+const LARAVEL: Framework = Framework { script: "laravel.php", library: "", runtime: php };
 const DJANGO: Framework = Framework { script: "python.py", library: "django", runtime: python };
 const DOGPILE: Framework = Framework { script: "python.py", library: "dogpile", runtime: python };
 const DOGPILE_LOCKED: Framework = Framework { library: "dogpile_locked", ..DOGPILE };
@@ -29,6 +28,8 @@ const DOGPILE_ENDLESS: Framework = Framework { library: "dogpile_endless", ..DOG
 /// What the processes did.
 struct Builds {
     all: usize,
+    /// Seconds from the first to the last.
+    took: u64,
     most_at_once: usize,
     /// Deletes and builds of a value that had just been served as stale.
     seen_through: f64,
@@ -71,21 +72,23 @@ fn builds(framework: &Framework, rule: &str) -> Builds {
         Some(*now)
     });
     let most_at_once = usize::try_from(at_once.max().unwrap_or(0)).expect("as many ends as begins");
+    let [first, last] = [events.first(), events.last()].map(|event| event.map_or(0, |(at, _)| *at));
+    let took = (last - first) / 1_000_000_000;
     let seen_through = kennel.metrics().sum("kennel_stale_seen_through_total", &[]);
-    Builds { all: events.len() / 2, most_at_once, seen_through }
+    Builds { all: events.len() / 2, took, most_at_once, seen_through }
 }
 
 /// Nine that wait for the first are not among them.
 fn is_built_by_one_at_a_time(framework: &Framework, rule: &str) {
-    let Builds { all, most_at_once, seen_through } = builds(framework, rule);
+    let Builds { all, took, most_at_once, seen_through } = builds(framework, rule);
     assert_eq!((most_at_once, seen_through), (1, 0.0), "{all} builds in all");
-    // One each 2 s at the most, and one more at the beginning.
-    assert!((2..=7).contains(&all), "{all} builds");
+    // memcached's seconds may be up to one too short: a value is fresh for one second at least.
+    assert!(all >= 2 && all as u64 <= took + 2, "{all} builds in {took} s");
 }
 
 /// Shows that the framework needs its preset, and that Kennel notices. Several build at once if the library deletes nothing.
 fn sees_through_what_is_stale_after_its_exptime(framework: &Framework, at_once: bool) {
-    let Builds { all, most_at_once, seen_through } = builds(framework, "");
+    let Builds { all, most_at_once, seen_through, .. } = builds(framework, "");
     assert!(seen_through > 0.0, "{all} builds, {most_at_once} at once");
     assert!(!at_once || most_at_once > 1, "the preset has become superfluous: {all} builds, one at a time");
 }
@@ -98,16 +101,6 @@ fn rails_fetch_builds_one_at_a_time_with_its_preset() {
 #[test]
 fn rails_fetch_sees_through_a_value_that_is_stale_after_its_exptime() {
     sees_through_what_is_stale_after_its_exptime(&RAILS, false);
-}
-
-#[test]
-fn symfonys_get_builds_one_at_a_time_with_its_preset() {
-    is_built_by_one_at_a_time(&SYMFONY, "preset = \"symfony\"");
-}
-
-#[test]
-fn symfonys_get_sees_through_a_value_that_is_stale_after_its_exptime() {
-    sees_through_what_is_stale_after_its_exptime(&SYMFONY, true);
 }
 
 #[test]
