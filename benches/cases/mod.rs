@@ -8,7 +8,7 @@ use kennel::protocol::parse::parse;
 use kennel::protocol::request::Limits;
 use kennel::rule::{Captures, Pattern, Rules};
 use kennel::upstream::ring::Ring;
-use kennel::upstream::{Address, Distribution, Hash, ServerSpec};
+use kennel::upstream::{Address, Distribution, Hash, Scheme, ServerSpec};
 
 /// One call of it is one operation of the name.
 pub(crate) type Part = Box<dyn FnMut()>;
@@ -115,7 +115,7 @@ fn placed(servers: u8) -> Case {
             name: None,
         };
         let servers: Vec<ServerSpec> = (1..=servers).map(spec).collect();
-        let ring = Ring::new(&servers, Distribution::Ketama, Hash::Md5);
+        let ring = Ring::new(&servers, &Scheme::whole(Distribution::Ketama, Hash::Md5));
         Box::new(move || {
             black_box(ring.server(black_box(b"blog:42:page:1007")));
         })

@@ -70,7 +70,7 @@ pub(crate) fn plan(config: &Config, pools: &[Arc<SharedPool>]) -> Plan {
 fn placement(spec: &PoolSpec, pool: &SharedPool) -> u64 {
     let server = |(spec, server): (&ServerSpec, &Arc<Server>)| (server.number(), spec.weight);
     let servers: Vec<_> = spec.servers.iter().zip(pool.servers()).map(server).collect();
-    hash((servers, spec.distribution, spec.hash))
+    hash((servers, &spec.scheme))
 }
 
 fn hash(of: impl Hash) -> u64 {

@@ -16,8 +16,7 @@ use crate::monitor::step;
 use crate::proxy::MetaWinner;
 use crate::rule::Template;
 use crate::upstream::{
-    Address, Distribution, FailoverSpec, Hash, Lookup, OnError, OtherKind, PoolSpec, SecuritySpec,
-    ServerSpec, UnknownPlacement,
+    Address, FailoverSpec, Lookup, OnError, OtherKind, PoolSpec, SecuritySpec, ServerSpec, UnknownPlacement,
 };
 
 /// Displays a configuration in words, on several lines.
@@ -121,27 +120,6 @@ fn requirements(required: &Requirements) -> &'static str {
     }
 }
 
-/// The word for a distribution in the configuration.
-pub(super) fn distribution(distribution: Distribution) -> &'static str {
-    match distribution {
-        Distribution::Ketama => "ketama",
-        Distribution::Modula => "modula",
-        Distribution::ModulaSorted => "modula_sorted",
-        Distribution::Jump => "jump",
-        Distribution::Rendezvous => "rendezvous",
-    }
-}
-
-/// The word for a hash in the configuration.
-pub(super) fn hash(hash: Hash) -> &'static str {
-    match hash {
-        Hash::Md5 => "md5",
-        Hash::Crc32 => "crc32",
-        Hash::Crc32a => "crc32a",
-        Hash::Fnv1a32 => "fnv1a_32",
-    }
-}
-
 /// What protects the connections to the servers of a pool.
 fn security(f: &mut fmt::Formatter<'_>, SecuritySpec { tls, auth }: &SecuritySpec) -> fmt::Result {
     if let Some(tls) = tls {
@@ -165,7 +143,7 @@ fn security(f: &mut fmt::Formatter<'_>, SecuritySpec { tls, auth }: &SecuritySpe
 }
 
 fn write_pool(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
-    let (distribution, hash) = (distribution(pool.distribution), hash(pool.hash));
+    let scheme = &pool.scheme;
     let on_error = match pool.on_error {
         OnError::Miss => "a miss",
         OnError::Error => "an error",
@@ -174,10 +152,8 @@ fn write_pool(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
     let (n, s) = (pool.servers.len(), if pool.servers.len() == 1 { "" } else { "s" });
     let is_discovered = pool.lookups().next().is_some();
     match is_discovered {
-        true => {
-            writeln!(f, "Pool {}: discovered servers, distribution {distribution}, hash {hash}.", pool.name)?
-        }
-        false => writeln!(f, "Pool {}: {n} server{s}, distribution {distribution}, hash {hash}.", pool.name)?,
+        true => writeln!(f, "Pool {}: discovered servers, {scheme}.", pool.name)?,
+        false => writeln!(f, "Pool {}: {n} server{s}, {scheme}.", pool.name)?,
     }
     let (connect, request) = (show_duration(pool.connect_timeout), show_duration(pool.request_timeout));
     writeln!(
@@ -249,7 +225,11 @@ fn write_change(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
         }
     };
     let addresses: Vec<_> = other.servers.iter().map(|server| server.address.to_string()).collect();
-    writeln!(f, "  the servers change, {step} servers:\n    {}", addresses.join(", "))
+    let spread = match other.scheme == pool.scheme {
+        true => String::new(),
+        false => format!(", {}", other.scheme),
+    };
+    writeln!(f, "  the servers change, {step} servers{spread}:\n    {}", addresses.join(", "))
 }
 
 fn write_placement(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::check::print;
-use super::description::{distribution, hash};
 use crate::config;
 use crate::discovery;
 use crate::upstream::ring::Ring;
@@ -73,7 +72,7 @@ fn changes(old: &Path, new: &Path, pool: Option<&str>) -> Result<Vec<Change>, St
 }
 
 fn change(old: &PoolSpec, new: &PoolSpec) -> Change {
-    let ring = |pool: &PoolSpec| Ring::new(&pool.servers, pool.distribution, pool.hash);
+    let ring = |pool: &PoolSpec| Ring::new(&pool.servers, &pool.scheme);
     let shares = ring(old).pair_shares(&ring(new));
     let mut moves: Vec<_> = shares
         .shares
@@ -115,7 +114,12 @@ fn show_server(server: &ServerSpec) -> String {
 
 fn show_list(pool: &PoolSpec) -> String {
     let s = if pool.servers.len() == 1 { "" } else { "s" };
-    format!("{} server{s}, {}, {}", pool.servers.len(), distribution(pool.distribution), hash(pool.hash))
+    format!(
+        "{} server{s}, {}, {}",
+        pool.servers.len(),
+        pool.scheme.distribution.name(),
+        pool.scheme.hash.name()
+    )
 }
 
 fn show(changes: &[Change], json: bool) -> String {

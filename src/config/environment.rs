@@ -286,6 +286,12 @@ mod tests {
         ("pools.main", "take_over", "false", "false"),
         ("pools.main", "distribution", "\"jump\"", "jump"),
         ("pools.main", "hash", "\"fnv1a_32\"", "fnv1a_32"),
+        ("pools.main", "hash_tag", "\"{}\"", "{}"),
+        ("pools.main", "unhashed_prefixes", "[\"a:\", \"b:\"]", "a:,b:"),
+        ("pools.main", "other_distribution", "\"jump\"", "jump"),
+        ("pools.main", "other_hash", "\"fnv1a_32\"", "fnv1a_32"),
+        ("pools.main", "other_hash_tag", "\"{}\"", "{}"),
+        ("pools.main", "other_unhashed_prefixes", "[\"a:\", \"b:\"]", "a:,b:"),
         ("pools.main", "connect_timeout", "\"1s\"", "1s"),
         ("pools.main", "request_timeout", "\"1s\"", "1s"),
         ("pools.main", "on_error", "\"error\"", "error"),
@@ -435,11 +441,7 @@ mod tests {
                 ]
                 .map(|t| match t {
                     "pools.aux" => (t, vec![("servers", "[\"d:1\"]")]),
-                    // The other distributions accept md5 only.
-                    "pools.main" if *key == "hash" => {
-                        (t, vec![("servers", "[\"a:1\", \"b:1\", \"c:1\"]"), ("distribution", "\"modula\"")])
-                    }
-                    "pools.main" if *key == "take_over" => (
+                    "pools.main" if *key == "take_over" || key.starts_with("other_") => (
                         t,
                         vec![
                             ("servers", "[\"a:1\", \"b:1\", \"c:1\"]"),

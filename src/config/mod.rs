@@ -37,6 +37,7 @@ mod load;
 mod pools;
 mod read_files;
 mod rules;
+mod scheme;
 mod security;
 mod settings;
 mod suggestion;

@@ -13,12 +13,13 @@ use super::failover::{DEFAULT_REQUEST_TIMEOUT, failover, needed_failover};
 use super::file::{self, Section};
 use super::health::health;
 use super::listen::{Listeners, valid};
+use super::scheme;
 use super::security::security;
 use super::units;
 use super::validator::{KeyPath, MINUTE, Validator, boolean, duration, integer, keys, text, word};
 use crate::monitor::step;
 use crate::upstream::{
-    Address, Distribution, Hash, OnError, OtherKind, OtherPlacement, PoolSpec, ServerSpec, UnknownPlacement,
+    Address, Distribution, OnError, OtherKind, OtherPlacement, PoolSpec, Scheme, ServerSpec, UnknownPlacement,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -103,17 +104,8 @@ fn pool(
     let [health_table, tls_table, auth_table] = TABLES.map(|key| table.rest.remove(key));
     v.unknown(&at, &table.rest, keys(file::Pool::KEYS).chain(TABLES));
     let servers = server_list(v, &at, "servers", &table.servers);
-    let other = other(v, &at, &table, servers.as_deref());
-    let distributions = [
-        ("ketama", Distribution::Ketama),
-        ("modula", Distribution::Modula),
-        ("modula_sorted", Distribution::ModulaSorted),
-        ("jump", Distribution::Jump),
-        ("rendezvous", Distribution::Rendezvous),
-    ];
-    let distribution =
-        v.value(&at, "distribution", &table.distribution, Distribution::Ketama, word(&distributions));
-    let hash = hash(v, &at, &table, distribution);
+    let scheme = own_scheme(v, &at, &table);
+    let other = other(v, &at, &table, servers.as_deref(), scheme.as_ref());
     let timeout = || duration(MS..=MINUTE);
     let connect_timeout = v.value(&at, "connect_timeout", &table.connect_timeout, 200 * MS, timeout());
     let request_timeout =
@@ -144,8 +136,7 @@ fn pool(
         name,
         servers: servers?,
         other: other?,
-        distribution: distribution?,
-        hash: hash?,
+        scheme: scheme?,
         connect_timeout: connect_timeout?,
         request_timeout: request_timeout?,
         on_error: on_error?,
@@ -172,29 +163,24 @@ fn pool(
     Some(pool)
 }
 
-fn hash(
-    v: &mut Validator<'_>,
-    at: &KeyPath,
-    table: &file::Pool,
-    distribution: Option<Distribution>,
-) -> Option<Hash> {
-    let hashes =
-        [("md5", Hash::Md5), ("crc32", Hash::Crc32), ("crc32a", Hash::Crc32a), ("fnv1a_32", Hash::Fnv1a32)];
-    let is_modula = matches!(distribution, Some(Distribution::Modula | Distribution::ModulaSorted));
-    let default = if is_modula { Hash::Crc32 } else { Hash::Md5 };
-    let hash = v.value(at, "hash", &table.hash, default, word(&hashes))?;
-    match distribution {
-        _ if is_modula => Some(hash),
-        None => Some(hash),
-        Some(_) if hash == Hash::Md5 => Some(hash),
-        Some(distribution) => {
-            let reason = match distribution {
-                Distribution::Ketama => "with ketama, as in libmemcached and twemproxy",
-                _ => "with jump and rendezvous: other hashes have too few bits to distribute keys evenly",
-            };
-            v.error(at, "hash", table.hash.as_ref(), format_args!("must be \"md5\" {reason}"));
-            None
-        }
+/// How the pool spreads its keys.
+fn own_scheme(v: &mut Validator<'_>, at: &KeyPath, table: &file::Pool) -> Option<Scheme> {
+    let keys = scheme::Keys {
+        distribution: ("distribution", &table.distribution),
+        hash: ("hash", &table.hash),
+        hash_tag: ("hash_tag", &table.hash_tag),
+        prefixes: ("unhashed_prefixes", &table.unhashed_prefixes),
+    };
+    scheme::scheme(v, at, &keys)
+}
+
+/// The keys of the scheme of `next` or `previous`.
+fn other_keys(table: &file::Pool) -> scheme::Keys<'_> {
+    scheme::Keys {
+        distribution: ("other_distribution", &table.other_distribution),
+        hash: ("other_hash", &table.other_hash),
+        hash_tag: ("other_hash_tag", &table.other_hash_tag),
+        prefixes: ("other_unhashed_prefixes", &table.other_unhashed_prefixes),
     }
 }
 
@@ -204,6 +190,7 @@ fn other(
     at: &KeyPath,
     table: &file::Pool,
     servers: Option<&[ServerSpec]>,
+    own: Option<&Scheme>,
 ) -> Option<Option<OtherPlacement>> {
     let take_over = v.value(at, "take_over", &table.take_over, None, |value| boolean(value).map(Some))?;
     let (key, list, kind) = match (&table.next, &table.previous) {
@@ -220,7 +207,12 @@ fn other(
             v.error(at, "take_over", table.take_over.as_ref(), "needs previous");
             return None;
         }
-        (None, None) => return Some(None),
+        (None, None) => {
+            let keys = other_keys(table);
+            let Some((key, value)) = keys.first_set() else { return Some(None) };
+            v.error(at, key, Some(value), "needs next or previous: it is how their keys are spread");
+            return None;
+        }
         (Some(_), None) if take_over.is_some() => {
             v.error(
                 at,
@@ -235,18 +227,23 @@ fn other(
             ("previous", previous, OtherKind::Previous { take_over: take_over.unwrap_or(true) })
         }
     };
-    let others = server_list(v, at, key, list)?;
-    let servers = servers?;
+    let others = server_list(v, at, key, list);
+    let keys = other_keys(table);
+    let scheme = match keys.first_set() {
+        Some(_) => scheme::scheme(v, at, &keys)?,
+        None => own?.clone(),
+    };
+    let (others, servers) = (others?, servers?);
     let is_embedded = |server: &ServerSpec| matches!(server.address, Address::Embedded { .. });
     if servers.iter().chain(&others).any(is_embedded) {
         v.error(at, key, None, "is impossible with an embedded server: no other sidecar can reach it");
         return None;
     }
-    if others == servers {
-        v.error(at, key, None, "must differ from servers");
+    if others == servers && Some(&scheme) == own {
+        v.error(at, key, None, "must differ from servers, or have another other_distribution or other_hash");
         return None;
     }
-    Some(Some(OtherPlacement { servers: others, kind }))
+    Some(Some(OtherPlacement { servers: others, scheme, kind }))
 }
 
 fn server_list(
@@ -341,13 +338,22 @@ fn server(v: &mut Validator<'_>, at: &KeyPath, key: String, value: &Value) -> Op
     }
 }
 
-/// libmemcached's modula knows no weights, and a weight that has no effect is a mistake.
+/// A weight that has no effect is a mistake.
 fn weights_without_effect(v: &mut Validator<'_>, at: &KeyPath, pool: &PoolSpec) -> Option<()> {
-    let other = pool.other.as_ref().map(|other| (other.kind.key(), &other.servers));
-    for (key, servers) in [("servers", &pool.servers)].into_iter().chain(other) {
-        if pool.distribution == Distribution::Modula && servers.iter().any(|server| server.weight != 1) {
-            let why = "has a weight, which libmemcached's modula does not know: leave it out, or use \"modula_sorted\", twemproxy's";
-            v.error(at, key, None, why);
+    let other = pool.other.as_ref().map(|other| (other.kind.key(), &other.servers, &other.scheme));
+    for (key, servers, scheme) in [("servers", &pool.servers, &pool.scheme)].into_iter().chain(other) {
+        if !scheme.distribution.has_weights() && servers.iter().any(|server| server.weight != 1) {
+            let hint = match scheme.distribution {
+                Distribution::Modula => ", or use \"modula_weighted\", or \"modula_sorted\", twemproxy's",
+                _ => "",
+            };
+            let name = scheme.distribution.name();
+            v.error(
+                at,
+                key,
+                None,
+                format_args!("has a weight, which {name} does not know: leave it out{hint}"),
+            );
             return None;
         }
     }
@@ -359,10 +365,11 @@ fn servers_without_keys(v: &mut Validator<'_>, pool: &PoolSpec, key: &str) {
     if pool.lookups().next().is_some() {
         return; // the number of servers is not known
     }
+    let Some(digests) = pool.scheme.distribution.digests() else { return };
     let total: f64 = pool.servers.iter().map(|s| f64::from(s.weight)).sum();
     for (i, server) in pool.servers.iter().enumerate() {
-        let points = f64::from(server.weight) / total * 40.0 * pool.servers.len() as f64;
-        if pool.distribution == Distribution::Ketama && points < 1.0 {
+        let points = f64::from(server.weight) / total * digests * pool.servers.len() as f64;
+        if points < 1.0 {
             let (name, address) = (&pool.name, &server.address);
             v.warnings.push(format!(
                 "pools.{name}.{key}[{i}] ({address}) receives no keys: its weight is too small compared with the others"

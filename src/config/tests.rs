@@ -102,7 +102,10 @@ fn the_reference_has_every_key() {
         let mut found = keys_of(table);
         if found.remove("health") {
             // A table of its own. And these exclude each other, so they are comments.
-            for key in ["next", "previous", "take_over"] {
+            let others = ["other_distribution", "other_hash", "other_hash_tag", "other_unhashed_prefixes"];
+            for key in
+                ["next", "previous", "take_over", "hash_tag", "unhashed_prefixes"].into_iter().chain(others)
+            {
                 assert!(text.contains(&format!("\n# {key} = ")), "{key}");
                 found.insert(key.to_owned());
             }
@@ -141,7 +144,7 @@ fn the_defaults_are_those_of_the_contract() {
     );
     assert_eq!(config.near, settings::Near { memory: 64 << 20 });
     let pool = &config.pools[0];
-    assert_eq!((pool.distribution, pool.hash), (Distribution::Ketama, Hash::Md5));
+    assert_eq!((pool.scheme.distribution, pool.scheme.hash), (Distribution::Ketama, Hash::Md5));
     assert_eq!(pool.connect_timeout + pool.request_timeout, Duration::from_millis(700));
     let RuleKind::Guarded { policy, tags, tags_in_key: false, meta_winner: MetaWinner::Miss } =
         &config.rules[0].kind
@@ -262,6 +265,10 @@ fn every_limit_is_where_the_reference_says() {
         format!("{POOL}{}", (0..n).map(each).collect::<String>())
     };
     let long = |n: usize| "x".repeat(n);
+    let prefixes = |n: usize| {
+        let all: Vec<String> = (0..n).map(|n| format!("app{n}:")).collect();
+        format!("unhashed_prefixes = {all:?}")
+    };
     for (good, bad) in [
         (format!("{POOL}[log]\nslow = \"0s\""), format!("{POOL}[log]\nslow = 0")),
         (format!("{POOL}[log]\nslow = \"60s\""), format!("{POOL}[log]\nslow = \"60001ms\"")),
@@ -366,13 +373,14 @@ fn every_limit_is_where_the_reference_says() {
         ),
         (pool("[tags]\nprefix = \"t\""), pool("[tags]\nprefix = \"\"")),
         (pool("[tags]\nprefix = \"é\""), pool("[tags]\nprefix = \"a b\"")),
-        (pool("distribution = \"modula\"\nhash = \"crc32a\""), pool("hash = \"crc32\"")),
+        (pool("distribution = \"ketama\"\nhash = \"fnv1a_64\""), pool("hash = \"murmur3\"")),
         (
             pool(
                 "distribution = \"modula_sorted\"\nhash = \"crc32a\"\nprevious = [{ address = \"b:1\", weight = 2 }]",
             ),
             pool("distribution = \"modula\"\nprevious = [{ address = \"b:1\", weight = 2 }]"),
         ),
+        (pool(&prefixes(64)), pool(&prefixes(65))),
         (pool("distribution = \"jump\""), pool("distribution = \"jump\"\nhash = \"fnv1a_32\"")),
     ] {
         let short = |text: &str| text.chars().take(200).collect::<String>();
@@ -462,7 +470,7 @@ fn pools_are_indexed_with_main_first() {
     let config = read(text).unwrap();
     assert_eq!(config.pools.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["main", "aux", "web"]);
     assert_eq!((config.tags.pool, config.rules[0].pool), (1, 2));
-    assert_eq!(config.pools[2].hash, Hash::Crc32);
+    assert_eq!(config.pools[2].scheme.hash, Hash::Crc32);
 }
 
 #[test]

@@ -103,21 +103,23 @@ pub(super) fn in_force(written: &PoolSpec, phase: &Phase<Found>) -> Result<PoolS
         (phase, Some(other)) => {
             let Some(found) = read_by(phase) else { return Err("nothing has been found".to_owned()) };
             let servers = compose(&other.servers, found)?;
-            (compose(&written.servers, found)?, Some(OtherPlacement { servers, kind: other.kind }))
+            (compose(&written.servers, found)?, Some(OtherPlacement { servers, ..other.clone() }))
         }
         (Phase::Settled(found), None) => (compose(&written.servers, found)?, None),
         (Phase::Changing(from, to, step), None) => {
             let (from, to) = (compose(&written.servers, from)?, compose(&written.servers, to)?);
+            let other =
+                |servers, kind| Some(OtherPlacement { servers, scheme: written.scheme.clone(), kind });
             let previous = |take_over| OtherKind::Previous { take_over };
             match step {
-                Step::Next => (from, Some(OtherPlacement { servers: to, kind: OtherKind::Next })),
-                Step::TakeOver => (to, Some(OtherPlacement { servers: from, kind: previous(true) })),
-                Step::Previous => (to, Some(OtherPlacement { servers: from, kind: previous(false) })),
+                Step::Next => (from, other(to, OtherKind::Next)),
+                Step::TakeOver => (to, other(from, previous(true))),
+                Step::Previous => (to, other(from, previous(false))),
             }
         }
     };
-    // Two lists that are equal need no steps.
-    let other = other.filter(|other| other.servers != servers);
+    // Two placements that are equal need no steps.
+    let other = other.filter(|other| (&other.servers, &other.scheme) != (&servers, &written.scheme));
     let fewest = other.iter().map(|other| other.servers.len()).chain([servers.len()]).min().unwrap_or(0);
     let is_known = *phase != Phase::Unknown;
     let failover = written.failover.clone().filter(|_| is_known && fewest >= config::LEAST_SERVERS);

@@ -19,8 +19,8 @@ pub async fn forget(spec: &PoolSpec) {
     if spec.failover.is_none() {
         return;
     }
-    let placement = placement_id(&spec.servers, spec.distribution, spec.hash);
-    let ring = Ring::new(&spec.servers, spec.distribution, spec.hash);
+    let placement = placement_id(&spec.servers, &spec.scheme);
+    let ring = Ring::new(&spec.servers, &spec.scheme);
     let mut commands = vec![(String::new(), 0); spec.servers.len()];
     for (at, identity) in identity_ids(&spec.servers).into_iter().enumerate() {
         let keys = Keys::new(placement, identity);

@@ -87,7 +87,7 @@ impl MonitoredPool {
         let failover = spec.failover.as_ref().zip(views).map(|(failover, views)| Failover {
             spec: failover.clone(),
             views,
-            placement: placement_id(&spec.servers, spec.distribution, spec.hash),
+            placement: placement_id(&spec.servers, &spec.scheme),
             identities: identity_ids(&spec.servers),
         });
         let longest = failover.as_ref().map_or(POLL, |failover| failover.spec.window / ROUNDS);
@@ -454,16 +454,15 @@ fn link(server: &Arc<Server>, pool: &MonitoredPool, tasks: &mut JoinSet<()>) -> 
 
 /// Which step of a change of its servers this pool is in.
 pub fn step(spec: &PoolSpec) -> Step {
-    let id = |servers| placement_id(servers, spec.distribution, spec.hash);
-    let (reads, Some(other)) = (id(&spec.servers), &spec.other) else {
-        return Step::only(id(&spec.servers));
+    let (reads, Some(other)) = (placement_id(&spec.servers, &spec.scheme), &spec.other) else {
+        return Step::only(placement_id(&spec.servers, &spec.scheme));
     };
     let kind = match other.kind {
         OtherKind::Next => Kind::Next,
         OtherKind::Previous { take_over: true } => Kind::TakeOver,
         OtherKind::Previous { take_over: false } => Kind::Previous,
     };
-    Step { reads, other: id(&other.servers), kind }
+    Step { reads, other: placement_id(&other.servers, &other.scheme), kind }
 }
 
 async fn tick_every(interval: Duration, mut random: Random, ticks: Ticks) {

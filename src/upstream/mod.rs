@@ -2,7 +2,7 @@
 //!
 //! The files, in the order in which a command uses them:
 //!
-//! - `spec`: how pools and servers are configured;
+//! - `spec`: how pools and servers are configured, `scheme`: how a pool spreads its keys;
 //! - `pool`: one worker's ring and connections; `ring` maps a key to a server (`moves`: which keys two rings place
 //!   differently), `md5_lanes` hashes keys for it, and `placement_cache` remembers its results;
 //! - `connection`: one pipelined connection of one worker to one server. `coalescing` lets identical unsent reads share one
@@ -16,6 +16,7 @@
 //! - `reply`, `pending_replies`: the replies that one client is waiting for;
 //! - `memory_budget`, `buffer_pool`: the memory of a worker's clients.
 
+mod scheme;
 mod spec;
 pub mod pool;
 mod batch_connection;
@@ -45,8 +46,9 @@ pub use batch_connection::{BatchConnection, NoReply};
 pub use batched_gets::GetKind;
 pub use connection_error::ConnectionError;
 pub use md5_lanes::each_with_md5;
+pub use scheme::{Distribution, Hash, HashedPart, Scheme};
 pub use security::{Security, SecuritySpec};
 pub use spec::{
-    Address, Distribution, FailoverSpec, Hash, HealthSpec, Lookup, OnError, OtherKind, OtherPlacement,
-    PoolSpec, ServerSpec, UnknownPlacement,
+    Address, FailoverSpec, HealthSpec, Lookup, OnError, OtherKind, OtherPlacement, PoolSpec, ServerSpec,
+    UnknownPlacement,
 };

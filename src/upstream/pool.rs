@@ -81,7 +81,7 @@ impl SharedPool {
     fn of_servers(spec: &PoolSpec, servers: Vec<Arc<Server>>, other: Option<OtherPool>) -> SharedPool {
         SharedPool {
             name: spec.name.clone(),
-            ring: Ring::new(&spec.servers, spec.distribution, spec.hash),
+            ring: Ring::new(&spec.servers, &spec.scheme),
             servers,
             on_error: spec.on_error,
             standby_ttl: spec.failover.as_ref().map_or(Duration::ZERO, |failover| failover.standby_ttl),
@@ -206,7 +206,7 @@ impl Pool {
 
     /// Whether placing a key takes its MD5.
     pub fn wants_md5(&self) -> bool {
-        self.shared.ring.is_costly()
+        self.shared.ring.wants_md5()
     }
 
     /// The index of another server for a second copy of this key. It is stable while the servers do not change, and mostly when

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::scheme::Scheme;
 use super::security::SecuritySpec;
 
 /// Where one server listens.
@@ -108,34 +109,6 @@ impl ServerSpec {
     }
 }
 
-/// How a key's hash selects a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Distribution {
-    /// libmemcached's weighted ketama, which is also twemproxy's `distribution: ketama, hash: md5`.
-    Ketama,
-    /// libmemcached's: the hash modulo the number of servers, in the order of the configuration.
-    Modula,
-    /// twemproxy's: the hash modulo the sum of the servers' weights, in the order of their names.
-    ModulaSorted,
-    /// Lamping and Veach's jump consistent hash.
-    Jump,
-    /// Highest random weight.
-    Rendezvous,
-}
-
-/// The hash function of keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Hash {
-    /// The first little-endian u32 of the MD5 digest.
-    Md5,
-    /// libmemcached's and twemproxy's `crc32`: bits 16–30 of the IEEE CRC-32.
-    Crc32,
-    /// twemproxy's `crc32a`: the whole IEEE CRC-32.
-    Crc32a,
-    /// 32-bit FNV-1a.
-    Fnv1a32,
-}
-
 /// The reply to a read whose server is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnError {
@@ -213,11 +186,13 @@ impl HealthSpec {
     }
 }
 
-/// The other list of servers of a pool whose servers change.
+/// The other placement of a pool whose servers, or the way to spread keys over them, change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherPlacement {
-    /// The servers; another list than that of the pool, without embedded ones.
+    /// The servers, without embedded ones.
     pub servers: Vec<ServerSpec>,
+    /// How keys are spread over them. It or the servers are others than those of the pool.
+    pub scheme: Scheme,
     /// What it is.
     pub kind: OtherKind,
 }
@@ -254,9 +229,7 @@ pub struct PoolSpec {
     /// The other list of servers, while they change.
     pub other: Option<OtherPlacement>,
     /// How keys are spread over the servers.
-    pub distribution: Distribution,
-    /// The hash function of keys.
-    pub hash: Hash,
+    pub scheme: Scheme,
     /// The time limit of a connection attempt.
     pub connect_timeout: Duration,
     /// The time limit of one request.
@@ -281,8 +254,8 @@ pub struct PoolSpec {
 impl PoolSpec {
     /// The same pool with the other list of servers, while the servers change.
     pub fn other_pool(&self) -> Option<PoolSpec> {
-        let servers = self.other.as_ref()?.servers.clone();
-        Some(PoolSpec { servers, other: None, ..self.clone() })
+        let OtherPlacement { servers, scheme, .. } = self.other.clone()?;
+        Some(PoolSpec { servers, scheme, other: None, ..self.clone() })
     }
 
     /// The servers of the other list that are not in `servers`.

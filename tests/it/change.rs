@@ -1,6 +1,7 @@
 //! The servers of a pool change, one sidecar after the other, while clients read and write: promise 12.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::sleep;
@@ -14,6 +15,8 @@ use crate::world::{
 const LONG: Duration = Duration::from_secs(120);
 /// How many steps a change has: docs/decisions/0026.
 const STEPS: usize = 5;
+/// The first step of a change of another kind: the servers stay, and the pool leaves the distribution of one of its clients.
+const LEAVING: usize = 2 * STEPS;
 
 /// Three servers, of which the last is replaced by two others.
 fn servers() -> Vec<Memcached> {
@@ -27,16 +30,25 @@ fn toml(servers: &[Memcached], step: usize, failover: bool) -> String {
     let first = format!("{:?}", &all[..3]);
     let second = format!("{:?}", [&all[..2], &all[3..]].concat());
     let third = format!("{:?}", [&all[..2], &all[3..4]].concat());
-    let (old, new) = if step < STEPS { (first, second) } else { (second, third) };
+    let (old, new, by, to) = match step {
+        LEAVING.. => (first.clone(), first, "distribution = \"dalli\"", "distribution = \"rendezvous\""),
+        STEPS.. => (second, third, "", ""),
+        _ => (first, second, "", ""),
+    };
+    let other = |keys: &str| if keys.is_empty() { String::new() } else { format!("other_{keys}") };
     let lists = [
-        format!("servers = {old}"),
-        format!("servers = {old}\nnext = {new}"),
-        format!("servers = {new}\nprevious = {old}"),
-        format!("servers = {new}\nprevious = {old}\ntake_over = false"),
-        format!("servers = {new}"),
+        format!("servers = {old}\n{by}"),
+        format!("servers = {old}\n{by}\nnext = {new}\n{}", other(to)),
+        format!("servers = {new}\n{to}\nprevious = {old}\n{}", other(by)),
+        format!("servers = {new}\n{to}\nprevious = {old}\n{}\ntake_over = false", other(by)),
+        format!("servers = {new}\n{to}"),
     ];
     let rules = [guarded("k", "k:{n}", "tags = [\"t:{n}\"]"), raw("rest", "*")];
-    let list = if step < STEPS { step } else { step - STEPS + 1 };
+    let list = match step {
+        LEAVING.. => step - LEAVING,
+        STEPS.. => step - STEPS + 1,
+        _ => step,
+    };
     let toml = sidecar_toml(&all, &rules).replace(&format!("servers = {all:?}"), &lists[list]);
     match failover {
         true => toml,
@@ -89,13 +101,13 @@ enum Deployment {
     Reload,
 }
 
-fn walk_quietly(failover: bool, deployment: Deployment) {
+fn walk_quietly(start: usize, failover: bool, deployment: Deployment) {
     let servers = servers();
-    let mut sidecars: Vec<Kennel> = (0..3).map(|_| Kennel::start(&toml(&servers, 0, failover))).collect();
+    let mut sidecars: Vec<Kennel> = (0..3).map(|_| Kennel::start(&toml(&servers, start, failover))).collect();
     assert_eq!(read_all(&sidecars[0], "v0"), (200, 0));
     let before = holders(&servers);
     let mut total = (0, 0);
-    for step in 1..STEPS {
+    for step in start + 1..start + STEPS {
         for at in 0..sidecars.len() {
             let toml = toml(&servers, step, failover);
             match deployment {
@@ -121,17 +133,22 @@ fn walk_quietly(failover: bool, deployment: Deployment) {
 
 #[test]
 fn a_moved_key_costs_one_rebuild_and_its_old_value_is_served_meanwhile() {
-    walk_quietly(true, Deployment::Restart);
+    walk_quietly(0, true, Deployment::Restart);
 }
 
 #[test]
 fn a_moved_key_costs_one_rebuild_without_failover_too() {
-    walk_quietly(false, Deployment::Restart);
+    walk_quietly(0, false, Deployment::Restart);
 }
 
 #[test]
 fn a_moved_key_costs_one_rebuild_if_the_sidecars_are_not_restarted_but_reloaded() {
-    walk_quietly(true, Deployment::Reload);
+    walk_quietly(0, true, Deployment::Reload);
+}
+
+#[test]
+fn a_key_costs_one_rebuild_if_its_pool_leaves_a_distribution() {
+    walk_quietly(LEAVING, true, Deployment::Reload);
 }
 
 /// Sixty keys of a database, each with one writer, in front of which three sidecars are replaced.
@@ -150,10 +167,6 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    fn new(servers: &[Memcached], failover: bool) -> Site {
-        Site::of([(); 3].map(|()| Kennel::start(&toml(servers, 0, failover))))
-    }
-
     /// Behind these sidecars.
     pub(crate) fn of(sidecars: [Kennel; 3]) -> Site {
         let zeros = || (0..60).map(|_| AtomicU64::new(0)).collect();
@@ -287,13 +300,13 @@ impl Site {
 fn walk_under_load(
     failover: bool,
     deployment: Deployment,
-    steps: usize,
+    steps: Range<usize>,
     mut meanwhile: impl FnMut(usize, &mut Vec<Memcached>),
 ) {
     let mut servers = servers();
-    let site = Site::new(&servers, failover);
+    let site = Site::of([0; 3].map(|_| Kennel::start(&toml(&servers, steps.start, failover))));
     site.under_load(|site| {
-        for step in 1..steps {
+        for step in steps.skip(1) {
             meanwhile(step, &mut servers);
             for sidecar in &site.sidecars {
                 let toml = toml(&servers, step, failover);
@@ -320,28 +333,33 @@ fn walk_under_load(
 
 #[test]
 fn no_acknowledged_change_is_lost_while_a_fleet_walks_through_a_change_of_its_servers() {
-    walk_under_load(true, Deployment::Restart, STEPS, |_, _| {});
+    walk_under_load(true, Deployment::Restart, 0..STEPS, |_, _| {});
 }
 
 #[test]
 fn no_acknowledged_change_is_lost_without_failover_either() {
-    walk_under_load(false, Deployment::Restart, STEPS, |_, _| {});
+    walk_under_load(false, Deployment::Restart, 0..STEPS, |_, _| {});
 }
 
 #[test]
 fn no_acknowledged_change_is_lost_while_the_sidecars_of_a_fleet_are_reloaded() {
-    walk_under_load(true, Deployment::Reload, STEPS, |_, _| {});
+    walk_under_load(true, Deployment::Reload, 0..STEPS, |_, _| {});
 }
 
 #[test]
 fn no_acknowledged_change_is_lost_in_two_changes_in_a_row() {
     // The second change begins with the last step of the first one.
-    walk_under_load(true, Deployment::Reload, 2 * STEPS - 1, |_, _| {});
+    walk_under_load(true, Deployment::Reload, 0..2 * STEPS - 1, |_, _| {});
+}
+
+#[test]
+fn no_acknowledged_change_is_lost_while_a_fleet_leaves_a_distribution() {
+    walk_under_load(true, Deployment::Reload, LEAVING..LEAVING + STEPS, |_, _| {});
 }
 
 #[test]
 fn no_acknowledged_change_is_lost_if_a_server_of_both_lists_dies_in_the_middle_and_returns() {
-    walk_under_load(true, Deployment::Reload, STEPS, |step, servers| match step {
+    walk_under_load(true, Deployment::Reload, 0..STEPS, |step, servers| match step {
         2 => servers[0].kill(),
         4 => servers[0].restart(),
         _ => {}
@@ -350,7 +368,7 @@ fn no_acknowledged_change_is_lost_if_a_server_of_both_lists_dies_in_the_middle_a
 
 #[test]
 fn no_acknowledged_change_is_lost_while_a_server_that_is_dead_is_replaced() {
-    walk_under_load(true, Deployment::Reload, STEPS, |step, servers| {
+    walk_under_load(true, Deployment::Reload, 0..STEPS, |step, servers| {
         if step == 1 {
             servers[2].kill();
         }

@@ -295,7 +295,7 @@ pub(crate) fn wrong_configuration(page: &str, reference: &str) -> Vec<String> {
 
 /// The keys of config/kennel.toml: table, whether of a table inside one of its lists, and name; with the default, as it is
 /// written. Tables inside lists are in comments: `#   cert       certificate followed by …`. So are keys that are not always allowed:
-/// `# next = […]`, where a list, a table and a path are examples.
+/// `# next = […]`, where a list, a table, a path and braces are examples.
 fn configuration_keys(reference: &str) -> BTreeMap<(&str, bool, &str), &str> {
     let mut keys = BTreeMap::new();
     let (mut table, mut is_required) = ("", false);
@@ -307,7 +307,7 @@ fn configuration_keys(reference: &str) -> BTreeMap<(&str, bool, &str), &str> {
             }
             let key = comment.strip_prefix(' ').and_then(|rest| rest.split_once(" = "));
             if let Some((name, default)) = key.filter(|(name, _)| is_key(name)) {
-                let is_example = default.starts_with(['[', '{']) || default.starts_with("\"/");
+                let is_example = ["[", "{", "\"/", "\"{"].iter().any(|start| default.starts_with(start));
                 keys.insert((table, false, name), if is_example { "none" } else { default });
             }
             is_required |= comment.starts_with(" Required");

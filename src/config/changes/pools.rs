@@ -4,11 +4,26 @@ use super::super::settings::{Config, Rule, RuleKind};
 use super::{Change, Effect};
 use crate::config::LEAST_SERVERS;
 use crate::monitor::step;
-use crate::upstream::{Address, OtherKind, PoolSpec, ServerSpec};
+use crate::upstream::{Address, HashedPart, OtherKind, OtherPlacement, PoolSpec, Scheme, ServerSpec};
 
 /// The keys of a pool that are explained here.
-const EXPLAINED: [&str; 9] =
-    ["servers", "next", "previous", "take_over", "distribution", "hash", "failover", "tls", "auth"];
+const EXPLAINED: [&str; 15] = [
+    "servers",
+    "next",
+    "previous",
+    "take_over",
+    "distribution",
+    "hash",
+    "hash_tag",
+    "unhashed_prefixes",
+    "other_distribution",
+    "other_hash",
+    "other_hash_tag",
+    "other_unhashed_prefixes",
+    "failover",
+    "tls",
+    "auth",
+];
 
 /// Whether the change of this key is explained here.
 pub(super) fn is_explained(key: &str) -> bool {
@@ -64,18 +79,7 @@ fn gone(old: &Config, at: usize) -> Change {
 fn changed(old: &PoolSpec, new: &PoolSpec) -> Vec<Change> {
     let name = &old.name;
     let mut all = Vec::new();
-    if (old.distribution, old.hash) != (new.distribution, new.hash) {
-        let text = format!(
-            "pool {name:?}: keys are spread by {:?} with {:?} instead of {:?} with {:?}: almost every key moves at once, and what is \
-             invalidated through a sidecar with the one is served by those with the other; almost every key is built once more",
-            new.distribution, new.hash, old.distribution, old.hash
-        );
-        let remedy = "distribution and hash cannot be changed in steps: take it on all sidecars at once with kennel reload --force, \
-                      and then flush_all through one of them";
-        all.push(Change::loses(text, vec![remedy.to_owned()]));
-    } else {
-        all.extend(servers(old, new));
-    }
+    all.extend(placement(old, new));
     if old.failover.is_some() != new.failover.is_some() {
         let text = if new.failover.is_some() {
             format!(
@@ -99,9 +103,24 @@ fn changed(old: &PoolSpec, new: &PoolSpec) -> Vec<Change> {
     all
 }
 
-fn servers(old: &PoolSpec, new: &PoolSpec) -> Option<Change> {
+fn placement(old: &PoolSpec, new: &PoolSpec) -> Option<Change> {
     let (name, before, after) = (&old.name, step(old), step(new));
     let is_embedded = |server: &ServerSpec| matches!(server.address, Address::Embedded { .. });
+    if old.scheme != new.scheme && !before.is_adjacent(&after) {
+        let text = format!(
+            "pool {name:?}: keys are spread by {} instead of {}: almost every key moves at once, and what is invalidated through a \
+             sidecar with the one is served by those with the other; almost every key is built once more",
+            new.scheme, old.scheme
+        );
+        let remedy = match old.servers.iter().chain(&new.servers).any(is_embedded) {
+            true => vec![
+                "to do it all the same: kennel reload --force, which loses what no sidecar but this one has"
+                    .to_owned(),
+            ],
+            false => steps(old, new),
+        };
+        return Some(Change::loses(text, remedy));
+    }
     // One of another size is another one, although the placement is the same.
     if old.servers != new.servers && old.servers.iter().all(is_embedded) {
         let text = format!(
@@ -125,30 +144,43 @@ fn servers(old: &PoolSpec, new: &PoolSpec) -> Option<Change> {
         let text = format!(
             "pool {name:?} takes the next step of a change of its servers, or goes back one, to {}: take it on all sidecars before the \
              next one",
-            written(&new.servers, new)
+            written(new)
         );
         return Some(Change::new(Effect::Harmless, text));
     }
-    let lists = |pool: &PoolSpec| written(&pool.servers, pool);
     let text = format!(
         "pool {name:?}: its servers change in one step, from {} to {}: keys move, and what was or is invalidated through a sidecar with \
          the one list is served by those with the other; each key that moves is a miss and built once more",
-        lists(old),
-        lists(new)
+        written(old),
+        written(new)
     );
     Some(Change::loses(text, steps(old, new)))
 }
 
-/// The list of servers, and the other one of a change.
-fn written(servers: &[ServerSpec], pool: &PoolSpec) -> String {
-    let other = pool.other.as_ref().map(|other| format!(", {}", other_list(&other.servers, other.kind)));
-    format!("servers = {}{}", list(servers), other.unwrap_or_default())
+/// The list of servers, and the other placement of a change.
+fn written(pool: &PoolSpec) -> String {
+    let own = format!("servers = {}", list(&pool.servers));
+    let Some(OtherPlacement { servers, scheme, kind }) = &pool.other else { return own };
+    let take_over =
+        if *kind == (OtherKind::Previous { take_over: false }) { ", take_over = false" } else { "" };
+    let (own_keys, other_keys) = match *scheme == pool.scheme {
+        true => (String::new(), String::new()),
+        false => (format!(", {}", keys("", &pool.scheme)), format!(", {}", keys("other_", scheme))),
+    };
+    format!("{own}{own_keys}, {} = {}{other_keys}{take_over}", kind.key(), list(servers))
 }
 
-fn other_list(servers: &[ServerSpec], kind: OtherKind) -> String {
-    let take_over =
-        if kind == (OtherKind::Previous { take_over: false }) { ", take_over = false" } else { "" };
-    format!("{} = {}{take_over}", kind.key(), list(servers))
+/// The keys of a scheme as in a configuration, each of which begins with this.
+fn keys(prefix: &str, Scheme { distribution, hash, part }: &Scheme) -> String {
+    let part = match part {
+        HashedPart::Whole => String::new(),
+        HashedPart::Between(tag) => format!(", {prefix}hash_tag = {:?}", String::from_utf8_lossy(tag)),
+        HashedPart::After(all) => {
+            let all: Vec<_> = all.iter().map(|one| format!("{:?}", String::from_utf8_lossy(one))).collect();
+            format!(", {prefix}unhashed_prefixes = [{}]", all.join(", "))
+        }
+    };
+    format!("{prefix}distribution = {:?}, {prefix}hash = {:?}{part}", distribution.name(), hash.name())
 }
 
 /// A list as in a configuration.
@@ -168,29 +200,38 @@ fn list(servers: &[ServerSpec]) -> String {
 /// The reloads that do it without a loss.
 fn steps(old: &PoolSpec, new: &PoolSpec) -> Vec<String> {
     let mut lines = Vec::new();
+    let plain = |pool: &PoolSpec| PoolSpec { other: None, ..pool.clone() };
     // A change that has begun is ended first.
-    let (from, to, done) = match &old.other {
-        None => (&old.servers, &new.servers, 0),
-        Some(other) => match other.kind {
-            OtherKind::Next => (&old.servers, &other.servers, 1),
-            OtherKind::Previous { take_over: true } => (&other.servers, &old.servers, 2),
-            OtherKind::Previous { take_over: false } => (&other.servers, &old.servers, 3),
+    let (from, to, done) = match (&old.other, old.other_pool()) {
+        (Some(other), Some(with)) => match other.kind {
+            OtherKind::Next => (plain(old), with, 1),
+            OtherKind::Previous { take_over: true } => (with, plain(old), 2),
+            OtherKind::Previous { take_over: false } => (with, plain(old), 3),
         },
+        _ => (plain(old), plain(new), 0),
     };
-    let (from, to) = (list(from), list(to));
     lines.push(match done {
         0 => format!(
-            "to do it without a loss, three reloads and then the list alone; in [pools.{}], each on all sidecars before the next \
+            "to do it without a loss, three reloads and then the {} alone; in [pools.{}], each on all sidecars before the next \
              (docs/operations.md):",
+            if from.scheme == to.scheme { "list" } else { "new one" },
             old.name
         ),
         done => format!("a change of its servers is under way, in step {done}: end it first:"),
     });
+    let with = |pool: &PoolSpec, other: &PoolSpec, kind| {
+        let (servers, scheme) = (other.servers.clone(), other.scheme.clone());
+        written(&PoolSpec { other: Some(OtherPlacement { servers, scheme, kind }), ..pool.clone() })
+    };
+    let end = match from.scheme == to.scheme {
+        true => written(&to),
+        false => format!("{}, {}", written(&to), keys("", &to.scheme)),
+    };
     let steps = [
-        format!("servers = {from}, next = {to}"),
-        format!("servers = {to}, previous = {from}"),
-        format!("servers = {to}, previous = {from}, take_over = false"),
-        format!("servers = {to}"),
+        with(&from, &to, OtherKind::Next),
+        with(&to, &from, OtherKind::Previous { take_over: true }),
+        with(&to, &from, OtherKind::Previous { take_over: false }),
+        end,
     ];
     let remaining = steps.iter().enumerate().skip(done);
     lines.extend(remaining.map(|(at, step)| format!("  {}. {step}    then: kennel reload", at + 1)));

@@ -82,17 +82,48 @@ fn the_order_of_servers_and_moved_names_and_embedded_servers_lose_nothing() {
 }
 
 #[test]
-fn another_distribution_is_refused() {
+fn another_distribution_is_refused_with_steps_that_are_accepted() {
     let of = |distribution: &str| pool(&format!("{}\ndistribution = {distribution:?}", servers("abc")));
-    for other in ["modula", "jump", "rendezvous"] {
+    for other in ["modula", "jump", "rendezvous", "dalli"] {
         for (old, new) in [("ketama", other), (other, "ketama")] {
             let (effect, text) = only(&of(old), &of(new));
             assert_eq!(effect, Effect::Loses, "{text}");
             assert!(text.contains("almost every key"), "{text}");
         }
     }
-    let hash = |hash: &str| pool(&format!("{}\ndistribution = \"modula\"\nhash = {hash:?}", servers("ab")));
-    assert_eq!(only(&hash("crc32"), &hash("md5")).0, Effect::Loses);
+    let keys = |keys: &str| pool(&format!("{}\n{keys}", servers("abc")));
+    for (old, new) in [
+        ("distribution = \"modula\"\nhash = \"crc32\"", "distribution = \"modula\"\nhash = \"md5\""),
+        ("hash = \"fnv1a_64\"\nhash_tag = \"{}\"", "hash = \"fnv1a_64\""),
+        ("unhashed_prefixes = [\"p:\"]", "distribution = \"rendezvous\""),
+        ("distribution = \"dalli\"", "servers_also_change"),
+    ] {
+        let new = if new == "servers_also_change" { pool(&servers("abd")) } else { keys(new) };
+        let changes = Changes::between(&loaded(&keys(old)), &loaded(&new));
+        assert!(changes.lose_something());
+        let lines = changes.losses();
+        let steps: Vec<_> =
+            lines.iter().filter_map(|line| line.split_once(". ")?.1.split_once("    then:")).collect();
+        assert_eq!(steps.len(), 4, "{lines:#?}");
+        // The steps as they are printed, each a reload after the one before.
+        let mut before = keys(old);
+        for (step, _) in steps {
+            let keys = ["distribution", "hash", "hash_tag", "unhashed_prefixes"];
+            let others = keys.map(|key| format!("other_{key}"));
+            let all = keys.into_iter().chain(others.iter().map(String::as_str)).chain([
+                "next",
+                "previous",
+                "take_over",
+            ]);
+            let text = all.fold(step.to_owned(), |text, key| {
+                text.replace(&format!(", {key} = "), &format!("\n{key} = "))
+            });
+            let after = pool(&text);
+            assert_eq!(only(&before, &after).0, Effect::Harmless, "{before}\n{after}");
+            before = after;
+        }
+        assert!(between(&before, &new).is_empty(), "{before}\n{new}");
+    }
 }
 
 #[test]

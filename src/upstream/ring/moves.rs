@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{Placement, Points, Ring, Slots};
+use super::points::Points;
+use super::slots::Slots;
+use super::{Placement, Ring};
 use crate::upstream::md5_lanes::md5_64;
-use crate::upstream::spec::Hash;
+use crate::upstream::scheme::Hash;
 
 /// Keys that are placed by both rings where their shares are not computed.
 const SAMPLES: u32 = 1 << 18;
@@ -34,28 +36,41 @@ impl Ring {
     /// Exact for two rings of ketama (lengths of arcs), of jump, or of modula with the same hash (counted residues), and where
     /// one ring of these has a single server. Otherwise a fixed set of keys is placed by both.
     pub fn pair_shares(&self, other: &Ring) -> PairShares {
+        let (a, b) = match (&self.placement, &other.placement) {
+            // What is hashed of a key is as evenly distributed as keys.
+            (Placement::OfPart { part: a, ring }, Placement::OfPart { part: b, ring: to }) if a == b => {
+                (&**ring, &**to)
+            }
+            (Placement::OfPart { ring, .. }, Placement::Single) => (&**ring, other),
+            (Placement::Single, Placement::OfPart { ring, .. }) => (self, &**ring),
+            _ => (self, other),
+        };
         let one_point = || Points::new(vec![(0, 0)]);
         let one_slot = || Slots { runs: vec![(1, 0)] };
-        let exact = match (&self.placement, &other.placement) {
+        let exact = match (&a.placement, &b.placement) {
             (Placement::Single, Placement::Single) => Some(BTreeMap::from([((0, 0), 1.0)])),
             (Placement::Ketama { points: a, hash }, Placement::Ketama { points: b, hash: same })
-                if hash == same && *hash != Hash::Crc32 =>
+                if hash == same && is_even(*hash) =>
             {
                 Some(arcs(a, b))
             }
-            (Placement::Ketama { points, hash }, Placement::Single) if *hash != Hash::Crc32 => {
+            (Placement::Ketama { points, hash }, Placement::Single) if is_even(*hash) => {
                 Some(arcs(points, &one_point()))
             }
-            (Placement::Single, Placement::Ketama { points, hash }) if *hash != Hash::Crc32 => {
+            (Placement::Single, Placement::Ketama { points, hash }) if is_even(*hash) => {
                 Some(arcs(&one_point(), points))
             }
             (Placement::Modula { slots: a, hash }, Placement::Modula { slots: b, hash: same })
-                if hash == same =>
+                if hash == same && has_residues(*hash) =>
             {
                 residues(a, b, *hash)
             }
-            (Placement::Modula { slots, hash }, Placement::Single) => residues(slots, &one_slot(), *hash),
-            (Placement::Single, Placement::Modula { slots, hash }) => residues(&one_slot(), slots, *hash),
+            (Placement::Modula { slots, hash }, Placement::Single) if has_residues(*hash) => {
+                residues(slots, &one_slot(), *hash)
+            }
+            (Placement::Single, Placement::Modula { slots, hash }) if has_residues(*hash) => {
+                residues(&one_slot(), slots, *hash)
+            }
             (Placement::Jump { slots: a }, Placement::Jump { slots: b }) => Some(jumps(a, b)),
             (Placement::Jump { slots }, Placement::Single) => Some(jumps(slots, &one_slot())),
             (Placement::Single, Placement::Jump { slots }) => Some(jumps(&one_slot(), slots)),
@@ -63,9 +78,19 @@ impl Ring {
         };
         match exact {
             Some(shares) => PairShares { shares, samples: None },
-            None => PairShares { shares: sampled(self, other, SAMPLES), samples: Some(SAMPLES) },
+            None => PairShares { shares: sampled(a, b, SAMPLES), samples: Some(SAMPLES) },
         }
     }
+}
+
+/// Whether the hashes of keys are distributed evenly over 32 bits.
+fn is_even(hash: Hash) -> bool {
+    !matches!(hash, Hash::Crc32 | Hash::Crc16 | Hash::Java | Hash::Memjs)
+}
+
+/// Whether how many of its values have a residue tells how many keys do.
+fn has_residues(hash: Hash) -> bool {
+    is_even(hash) || hash == Hash::Crc32
 }
 
 /// Between two neighbouring points of either ring, all positions belong to the same pair.
@@ -142,7 +167,8 @@ fn sampled(a: &Ring, b: &Ring, samples: u32) -> BTreeMap<(usize, usize), f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upstream::spec::{Address, Distribution, ServerSpec};
+    use crate::upstream::scheme::{Distribution, Scheme};
+    use crate::upstream::spec::{Address, ServerSpec};
 
     fn ring(weights: &[u32], distribution: Distribution, hash: Hash) -> Ring {
         let server = |(n, weight): (usize, &u32)| ServerSpec {
@@ -150,7 +176,10 @@ mod tests {
             weight: *weight,
             name: None,
         };
-        Ring::new(&weights.iter().enumerate().map(server).collect::<Vec<_>>(), distribution, hash)
+        Ring::new(
+            &weights.iter().enumerate().map(server).collect::<Vec<_>>(),
+            &Scheme::whole(distribution, hash),
+        )
     }
 
     /// Compares computed shares with those of sampled keys.

@@ -4,6 +4,7 @@
 //! installs it.
 
 mod async_memcached;
+mod spread;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
