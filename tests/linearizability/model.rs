@@ -57,6 +57,9 @@ struct Item {
 struct Miss {
     /// Another connection has changed the key since.
     raced: bool,
+    /// This connection has bumped a tag of the key since. Its own store is newer than that; what another connection of its client
+    /// stores may have been built before.
+    bumped: bool,
     /// An `add` or `ma N` was refused for it.
     refused: bool,
     /// When it was received, where pools are allowed; otherwise 0, so that otherwise equal states are equal.
@@ -169,7 +172,7 @@ impl State {
                     let raced =
                         others.map(|(_, other)| other.changed).max() >= Some(operation.invoked.max(1));
                     let received = if allowances.pooled.is_some() { operation.responded } else { 0 };
-                    next.connections[by].miss = Some(Miss { raced, refused: false, received });
+                    next.connections[by].miss = Some(Miss { raced, bumped: false, refused: false, received });
                     next.connections[by].spent = None;
                 }
                 Response::Unknown => {}
@@ -245,7 +248,13 @@ impl State {
                 None if returns(Response::NotFound) => {}
                 _ => return None,
             },
-            Command::Flush | Command::Bump if returns(Response::Flushed) => next.remove(operation),
+            Command::Flush | Command::Bump if returns(Response::Flushed) => {
+                next.remove(operation);
+                let own = &mut next.connections[by];
+                for miss in [&mut own.miss, &mut own.spent].into_iter().flatten() {
+                    miss.bumped |= operation.command == Command::Bump;
+                }
+            }
             Command::Set(_) | Command::Flush | Command::Bump => return None,
         }
         if operation.ends_miss() {
@@ -303,7 +312,7 @@ impl State {
         if miss.is_some() {
             return Vec::new();
         }
-        let raced = |at: &usize| self.connections[*at].miss.is_some_and(|miss| miss.raced);
+        let raced = |at: &usize| self.connections[*at].miss.is_some_and(|miss| miss.raced || miss.bumped);
         let misses = self.misses_of_peers(operation, clients, allowances);
         misses.into_iter().filter(raced).map(|at| next.attribute_to(at)).collect()
     }

@@ -466,6 +466,26 @@ fn a_pools_set_may_be_counted_for_its_oldest_miss_once_and_for_no_other_pools() 
 }
 
 #[test]
+fn what_a_pool_stores_on_another_connection_may_be_older_than_its_own_bump() {
+    for (store, response) in [(add("1"), NotStored), (set("1"), Stored)] {
+        let stored_by = |connection| {
+            [
+                (7, 1, Get, Miss),
+                (7, 1, Command::Bump, Flushed),
+                (7, connection, store.clone(), response.clone()),
+                (8, 2, Get, Miss),
+            ]
+        };
+        assert!(is_linearizable(&pooled(stored_by(3)), &Allowances::pooled(1000)), "{store:?}");
+        assert!(!is_linearizable(&pooled(stored_by(3)), &Allowances::SINGLE), "{store:?}");
+        assert!(
+            !is_linearizable(&pooled(stored_by(1)), &Allowances::pooled(1000)),
+            "{store:?}: its own is newer"
+        );
+    }
+}
+
+#[test]
 fn a_value_from_before_a_delete_is_not_served_after_it() {
     let resurrects = |history: &[Invocation]| check_key(history, &Allowances::SINGLE).is_err();
     let stale = [(A, Get, Miss), (B, Delete, NotFound), (A, set("1"), Stored), (C, Get, hit("1"))];
