@@ -1,4 +1,4 @@
-//! Commands that are delayed beyond their timeout and executed later: decision 0013.
+//! Commands that are delayed beyond their timeout and executed later: decision 0008.
 
 use kennel::guard::{GetFlags, Operation};
 
