@@ -41,6 +41,26 @@ fn an_old_value_is_served_until_its_expiry_and_stale_for_are_over_and_no_longer(
 }
 
 #[test]
+fn before_its_expiry_a_value_is_stale_for_half_of_its_time_at_most_and_ends_with_it() {
+    let (servers, kennel) = fleet("stale_for = \"60s\"\nstale_before_expiry = true\ncold_wait = \"0ms\"");
+    let (mut winner, mut reader) = (kennel.client(), kennel.client());
+    let ttl = |key: &str| direct(&servers[holder(&servers, key)]).ttl(key).expect("it is there");
+    for (exptime, touched) in [(100, 250), (1000, 260)] {
+        winner.store("hot:t", b"v", exptime);
+        assert!((exptime - 5..=exptime).contains(&ttl("hot:t")), "it ends with its exptime");
+        assert_eq!(winner.execute("touch hot:t 200"), "TOUCHED");
+        assert!(
+            (touched - 5..=touched).contains(&ttl("hot:t")),
+            "its own stale time follows, not the rule's"
+        );
+    }
+    winner.store("hot:k", b"old", 4);
+    until_stale(&servers, "hot:k", 2);
+    assert_eq!(winner.get("hot:k"), None);
+    assert_eq!(reader.get("hot:k").as_deref(), Some(&b"old"[..]), "served while the winner rebuilds");
+}
+
+#[test]
 fn exptime_0_never_goes_stale_unless_the_rule_says_so() {
     let (servers, kennel) = fleet("stale_for = \"5s\"");
     let mut client = kennel.client();

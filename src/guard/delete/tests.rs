@@ -69,3 +69,22 @@ fn a_delete_that_loses_every_race_is_not_acknowledged() {
         }
     }
 }
+
+#[test]
+fn a_value_that_ends_with_its_exptime_is_deleted_as_present_until_it_is_stale() {
+    let policy = Policy { stale_before_expiry: true, ..Policy::default() };
+    let inputs = inputs(&policy, &[]);
+    let mut sealed = BytesMut::new();
+    Envelope { stale_for: 20, built_at: 1, rebuild: 1, fence: 0, tags: Tags::new() }
+        .seal(&mut sealed)
+        .unwrap();
+    sealed.extend_from_slice(b"v");
+    // Both are within the 60 s of the rule.
+    for (ttl, end) in [(40, DeleteEnd::Deleted), (20, DeleteEnd::NotFound)] {
+        let (mut delete, commands) = Delete::start(&inputs);
+        assert_eq!(commands[0], get(ItemRef::Value), "the header is needed");
+        let item = Item { ttl: Some(ttl), ..fixtures::item(sealed.clone().freeze(), 7) };
+        let replies = smallvec![ServerReply::Item(item), ServerReply::Done, ServerReply::Absent];
+        assert_eq!(delete.resume(Event::Replies(replies), &inputs), Step::Done(end), "{ttl}");
+    }
+}

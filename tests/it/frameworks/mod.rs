@@ -5,7 +5,7 @@
 use std::process::{Command, Stdio};
 
 use crate::libraries::{php, python, root, ruby};
-use crate::world::{Kennel, addresses, guarded, memcacheds, sidecar_toml};
+use crate::world::{Kennel, addresses, guarded, memcacheds, sidecar_toml, until_stale};
 
 const PROCESSES: usize = 10;
 /// Longer than two expiries of 4 s.
@@ -131,4 +131,31 @@ fn laravels_remember_builds_one_at_a_time() {
 #[test]
 fn djangos_get_or_set_builds_one_at_a_time() {
     is_built_by_one_at_a_time(&DJANGO, "");
+}
+
+#[test]
+fn a_client_that_deletes_or_sets_what_it_is_served_as_stale_is_counted_and_the_remedy_is_logged_once() {
+    let servers = memcacheds(3);
+    let kennel =
+        Kennel::start(&sidecar_toml(&addresses(&servers), &[guarded("pages", "*", "stale_for = \"60s\"")]));
+    let (mut winner, mut reader) = (kennel.client(), kennel.client());
+    let remedy = "set preset or stale_before_expiry in this rule";
+    let keys: Vec<String> = (0..12).map(|n| format!("k{n}")).collect();
+    keys.iter().for_each(|key| winner.store(key, b"old", 1));
+    for (done, key) in keys.iter().enumerate() {
+        until_stale(&servers, key, 60);
+        assert_eq!(winner.get(key), None);
+        assert_eq!(kennel.log().contains(remedy), done >= 10, "after {done}");
+        assert_eq!(reader.get(key).as_deref(), Some(&b"old"[..]), "{key}");
+        // Another key does not follow from it.
+        reader.delete("other");
+        match done % 2 {
+            0 => drop(reader.delete(key)),
+            _ => reader.store(key, b"new", 100),
+        }
+        // Once.
+        reader.delete(key);
+    }
+    assert_eq!(kennel.metrics().sum("kennel_stale_seen_through_total", &["rule=\"pages\""]), 12.0);
+    assert_eq!(kennel.log().matches(remedy).count(), 1, "{}", kennel.log());
 }

@@ -254,38 +254,38 @@ impl Forward {
 
     /// Deletes the stub or placeholder.
     fn drop_item(&mut self, change: &mut Change, item: &Item, scope: &CallScope<'_>) -> Option<Reply> {
-        let delete = |out: &mut BytesMut| {
+        self.delete(item, |_| (), scope);
+        change.state = State::Dropping;
+        None
+    }
+
+    /// Marks the item stale again, so that the next reader wins it. Servers before 1.6.27 refuse to keep the CAS.
+    fn give_back_win(&mut self, item: &Item, scope: &CallScope<'_>) {
+        let keep = |out: &mut BytesMut| {
+            out.extend_from_slice(b" I E");
+            write_decimal(out, item.cas);
+        };
+        self.delete(item, keep, scope);
+    }
+
+    /// Sends a delete of this very item, with further flags.
+    fn delete(&mut self, item: &Item, flags: impl FnOnce(&mut BytesMut), scope: &CallScope<'_>) {
+        let write = |out: &mut BytesMut| {
             let (key, is_base64) = server_key(&self.key);
             out.extend_from_slice(b"md ");
             out.extend_from_slice(&key);
             out.extend_from_slice(if is_base64 { b" b C" } else { b" C" });
             write_decimal(out, item.cas);
+            flags(out);
             out.extend_from_slice(b"\r\n");
         };
-        self.id = self.change_connection(scope).send_guard(&scope.client.pending, Some(item.epoch), delete);
-        change.state = State::Dropping;
-        None
+        self.id = self.change_connection(scope).send_guard(&scope.client.pending, Some(item.epoch), write);
     }
 
     fn send_again(&mut self, change: &mut Change, state: State, scope: &CallScope<'_>) -> Option<Reply> {
         self.id = change.send(self.change_connection(scope), &scope.client.pending);
         change.state = state;
         None
-    }
-
-    /// Marks the item stale again, so that the next reader wins it. Servers before 1.6.27 refuse to keep the CAS.
-    fn give_back_win(&mut self, item: &Item, scope: &CallScope<'_>) {
-        let mark = |out: &mut BytesMut| {
-            let (key, is_base64) = server_key(&self.key);
-            out.extend_from_slice(b"md ");
-            out.extend_from_slice(&key);
-            out.extend_from_slice(if is_base64 { b" b I C" } else { b" I C" });
-            write_decimal(out, item.cas);
-            out.extend_from_slice(b" E");
-            write_decimal(out, item.cas);
-            out.extend_from_slice(b"\r\n");
-        };
-        self.id = self.change_connection(scope).send_guard(&scope.client.pending, Some(item.epoch), mark);
     }
 
     fn send_with_cas(&mut self, change: &mut Change, cas: u64, scope: &CallScope<'_>) -> Option<Reply> {
