@@ -105,12 +105,12 @@ fn rails_fetch_sees_through_a_value_that_is_stale_after_its_exptime() {
 
 #[test]
 fn dogpile_cache_builds_one_at_a_time_with_its_preset() {
-    is_built_by_one_at_a_time(&DOGPILE, "preset = \"dogpile\"\nmax_ttl = \"4s\"");
+    is_built_by_one_at_a_time(&DOGPILE, "preset = \"dogpile\"");
 }
 
 #[test]
 fn dogpile_cache_with_its_own_lock_builds_one_at_a_time_with_its_preset() {
-    is_built_by_one_at_a_time(&DOGPILE_LOCKED, "preset = \"dogpile\"\nmax_ttl = \"4s\"");
+    is_built_by_one_at_a_time(&DOGPILE_LOCKED, "preset = \"dogpile\"");
 }
 
 #[test]
