@@ -24,7 +24,6 @@ use crate::proxy::replies::dialect::Dialect;
 use crate::proxy::replies::meta::MetaDialect;
 use crate::proxy::replies::outcome::{ItemMarks, ReadOutcome, WriteOutcome};
 use crate::proxy::scope::CallScope;
-use crate::upstream::pool::Pool;
 
 /// The reply to a command whose key no classic command could have.
 const NOT_TEXT: &str = "CLIENT_ERROR the key of a structure must be text\r\n";
@@ -41,9 +40,10 @@ pub(crate) const BAD_FLAG: &str = "CLIENT_ERROR a flag does not apply to the key
 pub(crate) struct StructureCall {
     state: State,
     dialect: Dialect,
-    /// Index of the rule in the metrics, and of the pool.
+    /// Index of the rule in the metrics.
     rule: usize,
-    pool: usize,
+    /// Whether a read that failed is an error.
+    shows_failures: bool,
     /// The length of what it stores, in bytes.
     stores: usize,
 }
@@ -185,14 +185,14 @@ impl StructureCall {
         client: &Client,
         forward: impl FnOnce() -> Forward,
     ) -> Result<StructureCall, &'static str> {
-        let StructurePlan { rule, pool, .. } = proxy.structure(&key);
-        let (rule, pool) = (*rule, *pool);
+        let structure = proxy.structure(&key);
+        let (rule, shows_failures) = (structure.rule, proxy.shows_failures(structure));
         let (run, forward) = StructureRun::note(key, proxy, client, forward)?;
         Ok(StructureCall {
             state: State::Element(Box::new(Element { run, forward, reply: None })),
             dialect,
             rule,
-            pool,
+            shows_failures,
             stores: 0,
         })
     }
@@ -204,8 +204,8 @@ impl StructureCall {
         proxy: &Proxy,
         client: &Client,
     ) -> Result<StructureCall, &'static str> {
-        let StructurePlan { rule, pool, kind, .. } = proxy.structure(&key);
-        let (rule, pool) = (*rule, *pool);
+        let structure = proxy.structure(&key);
+        let (rule, kind, shows_failures) = (structure.rule, &structure.kind, proxy.shows_failures(structure));
         let is_lock = matches!(kind.structure(), Some(Kind::Lock(_)));
         if is_lock && matches!(request, kinds::Request::Store { .. }) && client.locks.is_full() {
             proxy.metrics.limit_reached(Limit::Locks);
@@ -226,7 +226,7 @@ impl StructureCall {
             Some(outcome) => State::Release(key, outcome),
             None => State::Run(StructureRun::begin(request, key, proxy, client)?),
         };
-        Ok(StructureCall { state, dialect, rule, pool, stores })
+        Ok(StructureCall { state, dialect, rule, shows_failures, stores })
     }
 
     /// Returns the outcome once it is done, and appends the reply to `out`.
@@ -282,7 +282,7 @@ impl StructureCall {
         };
         let (counted, bytes) = match &self.dialect {
             Dialect::Meta(meta) if meta.reads() => {
-                let read = read_outcome(outcome, &proxy.pools[self.pool]);
+                let read = read_outcome(outcome, self.shows_failures);
                 let counted = counted_read(&read);
                 // A structure is never too large to copy: see `kinds`.
                 if let Some(large) = meta.write_read(&read, MetaWinner::Miss, 0, out) {
@@ -307,6 +307,12 @@ impl StructureCall {
 }
 
 impl Proxy {
+    /// Whether a read that failed is an error and no miss. With two copies it always is: a client that is told that there is no
+    /// value stores a new one, over the value that the other server has.
+    pub(crate) fn shows_failures(&self, structure: &StructurePlan) -> bool {
+        structure.kind.is_copied() || !self.pools[structure.pool].on_error().is_miss()
+    }
+
     /// Whether clients may store over the CAS of this key's item.
     fn stores_over_cas(&self, key: &StructureKey) -> bool {
         kinds::is_value_with_copies(&self.structure(key).kind, &key.key, key.length)
@@ -340,14 +346,14 @@ pub(crate) fn refusal(line: &str) -> metrics::Outcome {
     }
 }
 
-/// What a client is shown of the outcome of a read.
-pub(crate) fn read_outcome(outcome: &Outcome, pool: &Pool) -> ReadOutcome {
+/// What a client is shown of the outcome of a read: see [`Proxy::shows_failures`].
+pub(crate) fn read_outcome(outcome: &Outcome, shows_failures: bool) -> ReadOutcome {
     match outcome {
         Outcome::Value { data, flags, cas, ttl } => {
             let hit = Hit { payload: data.clone(), flags: *flags, ttl: *ttl, ..Hit::nothing() };
             ReadOutcome::Value(hit, ItemMarks::of(*cas))
         }
-        Outcome::Failed(failure) if *failure == Failure::TooLarge || !pool.on_error().is_miss() => {
+        Outcome::Failed(failure) if *failure == Failure::TooLarge || shows_failures => {
             ReadOutcome::Failed(*failure)
         }
         _ => ReadOutcome::Miss(None),

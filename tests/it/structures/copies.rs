@@ -216,6 +216,28 @@ fn of_a_killed_server_everything_is_readable_at_once_and_changed_once_the_fleet_
     check_sessions(&mut b, "newer", "after the failover");
 }
 
+/// With `on_error = "miss"`, the default. A client that is told that a session does not exist begins a new one.
+#[test]
+fn a_get_that_cannot_know_whether_there_is_a_value_is_an_error_and_no_miss() {
+    let (mut servers, [a, _b]) = fleet_with_copies(&[]);
+    let mut client = a.client();
+    servers[1].kill();
+    let keys: Vec<_> = (0..30).map(|n| format!("session:absent:{n}")).collect();
+    let mut errors = 0;
+    for key in &keys {
+        let classic = client.execute(&format!("get {key}"));
+        let meta = client.execute(&format!("mg {key} v"));
+        if classic.starts_with("SERVER_ERROR") {
+            assert_eq!(classic, meta);
+            errors += 1;
+        } else {
+            assert_eq!([&*classic, &*meta], ["END", "EN"]);
+        }
+    }
+    // Of two thirds of the keys, the dead server has a copy.
+    assert!((5..30).contains(&errors), "{errors}");
+}
+
 #[test]
 fn a_server_that_hangs_and_returns_with_old_contents_brings_nothing_back() {
     let (servers, [a, b]) = fleet();

@@ -72,6 +72,14 @@ impl Drop for Ends<'_> {
     }
 }
 
+/// What a `get` of a key says: its value as text, that there is none, or the error line.
+fn answer(client: &mut crate::client::Client, key: &str) -> Result<Option<String>, String> {
+    client.send(format!("get {key}\r\n").as_bytes());
+    let items = client.items()?;
+    assert!(items.len() <= 1 && items.iter().all(|item| item.key == key), "get {key}: {items:?}");
+    Ok(items.into_iter().next().map(|item| String::from_utf8(item.value).expect("text")))
+}
+
 /// The value of a key as text.
 fn text(client: &mut crate::client::Client, key: &str) -> Option<String> {
     client.get(key).map(|value| String::from_utf8(value).expect("text"))

@@ -141,7 +141,7 @@ impl Get {
                     let StructureRead::Sent(run) = &self.structures[*at] else { continue };
                     let plan = scope.proxy.structure(run.key());
                     let Some(outcome) = run.outcome() else { continue };
-                    let read = read_outcome(outcome, &scope.proxy.pools[plan.pool]);
+                    let read = read_outcome(outcome, scope.proxy.shows_failures(plan));
                     let seen = || SeenKey::structure(run.key(), read.length(), scope.proxy);
                     scope.count(plan.rule, counted_read(&read), seen);
                     match read {

@@ -99,8 +99,8 @@ impl Get {
                     }
                     StructureRead::Sent(run) => {
                         let plan = scope.proxy.structure(run.key());
-                        let pool = &scope.proxy.pools[plan.pool];
-                        let read = run.outcome().map(|outcome| read_outcome(outcome, pool));
+                        let shown = scope.proxy.shows_failures(plan);
+                        let read = run.outcome().map(|outcome| read_outcome(outcome, shown));
                         let read = read.unwrap_or(ReadOutcome::Miss(None));
                         let seen = || SeenKey::structure(run.key(), read.length(), scope.proxy);
                         scope.count(plan.rule, counted_read(&read), seen);

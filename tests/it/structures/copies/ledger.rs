@@ -1,12 +1,11 @@
 //! What was acknowledged under keys of every kind, so that a test knows what each read may return.
 //!
-//! A read that is a miss or an error says nothing. One that has an answer must have all of what was acknowledged, and nothing that was
-//! not tried.
+//! A read that is an error says nothing. Any other, a miss too, must have all of what was acknowledged, and nothing that was not tried.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use super::super::{store, text};
+use super::super::{answer, store, text};
 use super::copied;
 use crate::client::Client;
 use crate::world::{eventually, within};
@@ -144,6 +143,15 @@ impl Elements {
         }
         assert!(once.iter().all(|element| self.known.contains_key(*element)), "{when}: {listed:?}");
     }
+
+    /// Reads the list or table of this key, and checks it. Whether there was an answer.
+    fn check_list(&self, client: &mut Client, key: &str, when: &str) -> bool {
+        let listed = answer(client, key);
+        if let Ok(listed) = &listed {
+            self.check(listed.as_deref().unwrap_or_default(), &format!("{when}: {key}"));
+        }
+        listed.is_ok()
+    }
 }
 
 struct List {
@@ -183,14 +191,11 @@ impl Known for List {
 
     fn check(&mut self, client: &mut Client, when: &str) -> bool {
         for (element, is_there) in self.elements.latest() {
-            let found = text(client, &format!("{}@{element}", self.key)).is_some();
+            let Ok(found) = answer(client, &format!("{}@{element}", self.key)) else { continue };
+            let found = found.is_some();
             assert!(is_there.is_none_or(|there| there == found), "{when}: {}@{element}: {found}", self.key);
         }
-        let listed = text(client, &self.key);
-        if let Some(listed) = &listed {
-            self.elements.check(listed, &format!("{when}: {}", self.key));
-        }
-        listed.is_some()
+        self.elements.check_list(client, &self.key, when)
     }
 }
 
@@ -215,7 +220,7 @@ impl Known for Table {
 
     fn check(&mut self, client: &mut Client, when: &str) -> bool {
         for (element, is_there) in self.elements.latest() {
-            let found = text(client, &format!("{}/{element}", self.key));
+            let Ok(found) = answer(client, &format!("{}/{element}", self.key)) else { continue };
             let is_right = match is_there {
                 Some(true) => found.as_ref() == Some(element),
                 Some(false) => found.is_none(),
@@ -223,11 +228,7 @@ impl Known for Table {
             };
             assert!(is_right, "{when}: {}/{element}: {found:?}", self.key);
         }
-        let listed = text(client, &self.key);
-        if let Some(listed) = &listed {
-            self.elements.check(listed, &format!("{when}: {}", self.key));
-        }
-        listed.is_some()
+        self.elements.check_list(client, &self.key, when)
     }
 }
 
@@ -273,18 +274,19 @@ impl Known for Log {
 
     fn check(&mut self, client: &mut Client, when: &str) -> bool {
         let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
-        let all = text(client, &self.key);
-        if let Some(all) = &all {
-            self.check_entries(&lines(all), when);
+        let all = answer(client, &self.key);
+        if let Ok(all) = &all {
+            self.check_entries(&lines(all.as_deref().unwrap_or_default()), when);
         }
-        let behind = text(client, &format!("{}@{}", self.key, self.cursor));
-        if let Some((next, new)) = behind.as_deref().map(|behind| behind.split_once('\n').expect("a cursor"))
-        {
+        let behind = answer(client, &format!("{}@{}", self.key, self.cursor));
+        if let Ok(behind) = &behind {
+            let behind = behind.as_deref().expect("a cursor");
+            let (next, new) = behind.split_once('\n').expect("a cursor");
             self.seen.extend(lines(new));
             self.cursor = next.to_owned();
             self.check_entries(&self.seen, &format!("{when}, of a tail"));
         }
-        all.is_some() && behind.is_some()
+        all.is_ok() && behind.is_ok()
     }
 }
 
@@ -295,12 +297,12 @@ struct Sum {
 }
 
 fn check_sum(client: &mut Client, key: &str, least: u64, most: u64, when: &str) -> bool {
-    let sum = text(client, key);
-    if let Some(sum) = &sum {
-        let sum: u64 = sum.parse().expect("a sum");
+    let sum = answer(client, key);
+    if let Ok(sum) = &sum {
+        let sum: u64 = sum.as_deref().and_then(|sum| sum.parse().ok()).expect("a sum");
         assert!((least..=most).contains(&sum), "{when}: {key} is {sum}, not in {least}..={most}");
     }
-    sum.is_some()
+    sum.is_ok()
 }
 
 impl Known for Sum {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
-use super::super::{Ends, store, text};
+use super::super::{Ends, answer, store, text};
 use super::{SHORT, fleet_of, ledger};
 use crate::client::Client;
 use crate::world::eventually;
@@ -91,9 +91,10 @@ fn follow(mut client: Client, key: &str, is_over: &AtomicBool) -> Vec<String> {
     let (mut cursor, mut all) = ("0".to_owned(), Vec::new());
     loop {
         let was_over = is_over.load(SeqCst);
-        // A miss: a server did not reply.
-        let Some(answer) = text(&mut client, &format!("{key}@{cursor}")) else { continue };
-        let (next, new) = answer.split_once('\n').expect("a cursor");
+        // An error: a server did not reply.
+        let Ok(behind) = answer(&mut client, &format!("{key}@{cursor}")) else { continue };
+        let behind = behind.expect("a cursor");
+        let (next, new) = behind.split_once('\n').expect("a cursor");
         all.extend(new.lines().map(str::to_owned));
         if was_over && new.is_empty() {
             return all;
@@ -148,7 +149,7 @@ fn nothing_acknowledged_is_lost_of_what_many_clients_change_while_a_server_resta
         for kind in ["list", "log", "table"] {
             let mut found = None;
             eventually("it can be read", || {
-                found = text(&mut client, &format!("{kind}:{key}"));
+                found = answer(&mut client, &format!("{kind}:{key}")).ok().flatten();
                 found.is_some()
             });
             let found: Vec<String> = found.unwrap_or_default().lines().map(str::to_owned).collect();
@@ -160,7 +161,8 @@ fn nothing_acknowledged_is_lost_of_what_many_clients_change_while_a_server_resta
         for kind in ["visit", "sum"] {
             let mut sum = None;
             eventually("it can be read", || {
-                sum = text(&mut client, &format!("{kind}:{key}")).and_then(|sum| sum.parse::<usize>().ok());
+                let shown = answer(&mut client, &format!("{kind}:{key}"));
+                sum = shown.ok().map(|sum| sum.and_then(|sum| sum.parse::<usize>().ok()).expect("a sum"));
                 sum.is_some()
             });
             let counted = done.of(kind, key).count();
