@@ -4,6 +4,7 @@ use std::env;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{self, ExitCode};
 
 use clap::Parser;
@@ -11,7 +12,7 @@ use kennel::app::control::{Signals, Source, control};
 use kennel::app::{self, App, Service};
 use kennel::cli;
 use kennel::cli::arguments::{Arguments, Command, TagCommand};
-use kennel::config::{self, Loaded};
+use kennel::config::{self, CONFIG_VARIABLE, Loaded, Location};
 use kennel::discovery::Discovery;
 use kennel::listener::Inherited;
 use kennel::log::{self, LogError};
@@ -21,39 +22,36 @@ use tracing::{error, info, warn};
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let location = Location::find(arguments.config.clone(), env::var_os(CONFIG_VARIABLE));
     match &arguments.command {
         Some(Command::Check { connect, against, file }) => {
-            return cli::check::run(file, *connect, against.as_deref());
+            let location = file.clone().map_or(location, Location::Named);
+            return cli::check::run(&location, *connect, against.as_deref());
         }
         Some(Command::Demo) => return cli::demo::run(),
-        Some(Command::Fleet { sidecar, json }) => {
-            return cli::fleet::run(sidecar, *json, arguments.config.as_deref());
-        }
-        Some(Command::Health { config, admin }) => {
-            return cli::health::run(config.as_deref().or(arguments.config.as_deref()), admin.as_deref());
-        }
-        Some(Command::Explain { config, admin, direct, base64, json, key }) => {
+        Some(Command::Fleet { sidecar, json }) => return cli::fleet::run(sidecar, *json, &location),
+        Some(Command::Health { admin }) => return cli::health::run(&location, admin.as_deref()),
+        Some(Command::Explain { admin, direct, base64, json, key }) => {
             let question = cli::explain::Question { key, base64: *base64, json: *json, direct: *direct };
-            let config = config.as_deref().or(arguments.config.as_deref());
-            return cli::explain::run(&question, config, admin.as_deref());
+            return cli::explain::run(&question, &location, admin.as_deref());
         }
-        Some(Command::Reload { config, control, dry_run, force }) => {
-            let config = config.as_deref().or(arguments.config.as_deref());
-            return cli::reload::run(config, control.as_deref(), cli::reload::mode(*dry_run, *force));
+        Some(Command::Reload { control, dry_run, force }) => {
+            let mode = cli::reload::mode(*dry_run, *force);
+            return cli::reload::run(location.path(), control.as_deref(), mode);
         }
         Some(Command::Ring { pool, json, old, new }) => {
             return cli::ring::run(old, new, pool.as_deref(), *json);
         }
-        Some(Command::Tag { config, command }) => {
+        Some(Command::Tag { command }) => {
             let (action, names) = match command {
                 TagCommand::Bump { names } => (cli::tag::Action::Bump, names),
                 TagCommand::Get { names } => (cli::tag::Action::Get, names),
             };
-            return cli::tag::run(action, names, config.as_deref().or(arguments.config.as_deref()));
+            return cli::tag::run(action, names, location.path());
         }
-        Some(Command::Top(top)) => return cli::top::run(top, arguments.config.as_deref()),
-        Some(Command::Suggest(suggest)) => return cli::suggest::run(suggest, arguments.config.as_deref()),
-        Some(Command::Trace(trace)) => return cli::trace::run(trace, arguments.config.as_deref()),
+        Some(Command::Top(top)) => return cli::top::run(top, &location),
+        Some(Command::Suggest(suggest)) => return cli::suggest::run(suggest, &location),
+        Some(Command::Trace(trace)) => return cli::trace::run(trace, &location),
         None => {}
     }
     if !arguments.start_takeover {
@@ -61,7 +59,7 @@ fn main() -> ExitCode {
     }
     match log::init(arguments.log_format) {
         Ok(()) if arguments.start_takeover => start_takeover(),
-        Ok(()) => serve(arguments),
+        Ok(()) => serve(&location, arguments.takeover),
         Err(error @ LogError::Filter(..)) => {
             error!("{error}");
             ExitCode::FAILURE
@@ -112,7 +110,7 @@ fn service() -> Service {
 }
 
 /// Runs the sidecar until SIGTERM or SIGINT, or until another process has taken over. Logs why it cannot start.
-fn serve(arguments: Arguments) -> ExitCode {
+fn serve(location: &Location, takeover: bool) -> ExitCode {
     // Before the first thread starts.
     let passed = match systemd::sockets() {
         Ok(passed) => passed,
@@ -121,7 +119,7 @@ fn serve(arguments: Arguments) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let source = Source::new(arguments.config, config::environment());
+    let source = Source::new(location.path().map(Path::to_owned), config::environment());
     let loaded = match source.read() {
         Ok(loaded) => loaded,
         Err(errors) => {
@@ -130,7 +128,7 @@ fn serve(arguments: Arguments) -> ExitCode {
         }
     };
     loaded.config.warnings.iter().for_each(|warning| warn!("{warning}"));
-    match run(loaded, &source, passed, arguments.takeover) {
+    match run(loaded, &source, passed, takeover) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             error!("{error}");

@@ -279,7 +279,7 @@ async fn reload(
 ) -> Result<String, String> {
     let lines = |lines: &[String]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
     if source.is_built_in() {
-        let why = "there is no configuration file: the sidecar was started without --config";
+        let why = "there is no configuration file: the sidecar was started without one";
         warn!("{why}");
         return Err(format!("{why}\n"));
     }

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::runtime;
 use tokio::time::timeout;
 
-use crate::config::{self, AdminAccess};
+use crate::config::{self, AdminAccess, Location};
 use crate::listener::ListenAddress;
 use crate::protocol::base64;
 use crate::tls::{PinnedConnector, TlsFiles};
@@ -93,14 +93,14 @@ impl fmt::Display for Unreachable {
 }
 
 impl AdminClient {
-    /// The sidecar of the configuration at `path` and the environment, or with its credentials the one at the address `admin`.
-    /// Without either, that of the built-in configuration.
-    pub(super) fn new(path: Option<&Path>, admin: Option<&str>) -> Result<AdminClient, String> {
-        let access = match (path, admin) {
-            (None, Some(admin)) => {
-                return Ok(AdminClient { address: admin.to_owned(), ..AdminClient::default() });
-            }
-            _ => config::admin_access(path, config::environment())?,
+    /// The sidecar of the configuration and the environment, or the one at the address `admin`. That one receives the credentials of
+    /// the configuration only if the command line names both.
+    pub(super) fn new(location: &Location, admin: Option<&str>) -> Result<AdminClient, String> {
+        let access = match (location.named(), admin) {
+            (None, Some(admin)) => return Ok(AdminClient::plain(admin)),
+            (Some(_), Some(_)) => config::admin_access(location.path(), config::environment())?,
+            (_, None) => config::admin_access(location.path(), config::environment())
+                .map_err(|why| format!("{why}; --admin HOST:PORT asks a sidecar without its file"))?,
         };
         let AdminAccess { listen, tls, auth_file, token_file, .. } = access;
         let address = match (admin, listen) {
@@ -297,5 +297,28 @@ mod tests {
         add_parameter(&mut query, "key", b"blog:*&\xff b");
         add_parameter(&mut query, "rule", b"a-b_c.d~");
         assert_eq!(query, "?key=blog%3A%2A%26%FF%20b&rule=a-b_c.d~");
+    }
+
+    #[test]
+    fn another_address_receives_credentials_only_of_a_file_that_the_command_line_names() {
+        let directory = std::env::temp_dir().join(format!("kennel-credentials-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let (file, token) = (directory.join("kennel.toml"), directory.join("token"));
+        fs::write(&token, "secret\n").unwrap();
+        fs::write(&file, format!("[admin]\nlisten = \"127.0.0.1:9\"\ntoken_file = {token:?}\n")).unwrap();
+        let asked = |location: Location, admin| {
+            let client = AdminClient::new(&location, admin).unwrap();
+            (client.address.clone(), client.authorization.is_some())
+        };
+        let (named, found) = (Location::Named(file.clone()), Location::Found(file.clone()));
+        assert_eq!(asked(named.clone(), None), ("127.0.0.1:9".to_owned(), true));
+        assert_eq!(asked(found.clone(), None), ("127.0.0.1:9".to_owned(), true));
+        assert_eq!(asked(named, Some("a:1")), ("a:1".to_owned(), true));
+        assert_eq!(asked(found, Some("a:1")), ("a:1".to_owned(), false));
+        fs::remove_dir_all(&directory).unwrap();
+        // It does not matter then whether the file can be read.
+        assert_eq!(asked(Location::Found(file.clone()), Some("a:1")), ("a:1".to_owned(), false));
+        let error = AdminClient::new(&Location::Found(file), None).unwrap_err();
+        assert!(error.ends_with("; --admin HOST:PORT asks a sidecar without its file"), "{error}");
     }
 }

@@ -1,11 +1,12 @@
 //! The arguments of the command line. Man pages and shell completions are generated from them too.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
 use super::admin_client::AdminClient;
+use crate::config::Location;
 use crate::log;
 
 /// The version of the package, and the commit that it was built from.
@@ -13,13 +14,14 @@ const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("KENNEL_REVI
 
 /// A memcached sidecar with dog-pile protection and tags.
 ///
-/// Without a command, runs the sidecar. Without --config, it listens on 127.0.0.1:11211, guards every key and stores values in a
-/// memcached inside the process.
+/// Without a command, runs the sidecar. Without a configuration file, it listens on 127.0.0.1:11211, guards every key and stores
+/// values in a memcached inside the process.
 #[derive(Parser)]
 #[command(version = VERSION, about)]
 pub struct Arguments {
-    /// Configuration file (TOML). KENNEL_… variables override its keys.
-    #[arg(long, value_name = "FILE")]
+    /// Configuration file (TOML). Without it, the file that KENNEL_CONFIG names ("": none), or /etc/kennel/kennel.toml if there is one.
+    /// Other KENNEL_… variables override its keys.
+    #[arg(short, long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
     /// Format of the log on stderr: text or json.
     #[arg(long, value_name = "FORMAT", global = true)]
@@ -49,8 +51,8 @@ pub enum Command {
         /// (http://127.0.0.1:9111), or of another file. Exit code 1 if a reload would refuse that, because it would lose something.
         #[arg(long, value_name = "RUNNING|FILE")]
         against: Option<String>,
-        /// Configuration file (TOML). KENNEL_… variables override its keys.
-        file: PathBuf,
+        /// The file, instead of that of --config.
+        file: Option<PathBuf>,
     },
     /// Demonstrate the guard with simulated clients, in under a minute. Needs no server and no configuration.
     Demo,
@@ -58,10 +60,7 @@ pub enum Command {
     ///
     /// Asks the running sidecar of the configuration. If none replies, asks the servers.
     Explain {
-        /// Configuration file of the sidecar (TOML). KENNEL_… variables override its keys.
-        #[arg(long, value_name = "FILE")]
-        config: Option<PathBuf>,
-        /// Admin address of the sidecar, instead of that of its configuration.
+        /// Admin address of the sidecar, instead of that of its configuration. Receives credentials only of a file that --config names.
         #[arg(long, value_name = "ADDR", conflicts_with = "direct")]
         admin: Option<String>,
         /// Ask the servers even if a sidecar runs.
@@ -89,10 +88,7 @@ pub enum Command {
     },
     /// Check whether the sidecar of a configuration is ready. Exit code 0 if it is, otherwise 1.
     Health {
-        /// Configuration file of the sidecar (TOML), for admin.listen. KENNEL_… variables override it.
-        #[arg(long, value_name = "FILE")]
-        config: Option<PathBuf>,
-        /// Admin address of the sidecar, instead of that of its configuration.
+        /// Admin address of the sidecar, instead of that of its configuration. Receives credentials only of a file that --config names.
         #[arg(long, value_name = "ADDR")]
         admin: Option<String>,
     },
@@ -101,9 +97,6 @@ pub enum Command {
     /// Asks on its control socket, admin.control. Exit code 0, or 1 if there are mistakes, or if it would lose something: then nothing has
     /// changed.
     Reload {
-        /// Configuration file of the sidecar (TOML), for admin.control. KENNEL_… variables override it.
-        #[arg(long, value_name = "FILE")]
-        config: Option<PathBuf>,
         /// Control socket of the sidecar, instead of that of its configuration.
         #[arg(long, value_name = "PATH")]
         control: Option<PathBuf>,
@@ -129,9 +122,6 @@ pub enum Command {
     },
     /// Invalidate tags for all sidecars, or print when they were last invalidated. Needs no running sidecar.
     Tag {
-        /// Configuration file of the sidecars (TOML). KENNEL_… variables override its keys.
-        #[arg(long, value_name = "FILE", global = true)]
-        config: Option<PathBuf>,
         /// What to do with the tags.
         #[command(subcommand)]
         command: TagCommand,
@@ -139,7 +129,7 @@ pub enum Command {
     /// Propose rules for the keys that a running sidecar has observed, or that a recording has, and print them as TOML.
     ///
     /// A sidecar observes the keys of rules with kind = "observe" and, with all = true in [observe], all raw keys. Begin with an
-    /// hour of usual load. With --config, no proposed rule has the name of one that is there.
+    /// hour of usual load. No proposed rule has the name of one of the configuration.
     Suggest(SuggestArguments),
     /// Show the hottest keys of a running sidecar, live in a terminal. Keys: r, b, m, t, s sort; / filters; q quits.
     Top(TopArguments),
@@ -150,18 +140,15 @@ pub enum Command {
 /// Which sidecar a command asks.
 #[derive(Args)]
 pub struct Sidecar {
-    /// Configuration file of the sidecar (TOML), for admin.listen. KENNEL_… variables override it.
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Admin address of the sidecar, instead of that of its configuration.
+    /// Admin address of the sidecar, instead of that of its configuration. Receives credentials only of a file that --config names.
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<String>,
 }
 
 impl Sidecar {
-    /// The way to ask it, with the TLS and the credentials of its configuration. `global`: the configuration file before the command.
-    pub(super) fn client(&self, global: Option<&Path>) -> Result<AdminClient, String> {
-        AdminClient::new(self.config.as_deref().or(global), self.admin.as_deref())
+    /// The way to ask it, with the TLS and the credentials of its configuration.
+    pub(super) fn client(&self, location: &Location) -> Result<AdminClient, String> {
+        AdminClient::new(location, self.admin.as_deref())
     }
 }
 
@@ -271,14 +258,15 @@ mod tests {
         <Arguments as clap::CommandFactory>::command().debug_assert();
         let file = |line: &str| {
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
-            let Some(Command::Tag { config, .. }) = arguments.command else { panic!("{line}") };
-            config.or(arguments.config)
+            assert!(matches!(arguments.command, Some(Command::Tag { .. })), "{line}");
+            arguments.config
         };
         for line in [
             "kennel --config f tag bump a",
             "kennel tag --config f bump a",
             "kennel tag bump a b --config f",
             "kennel tag get --config f a",
+            "kennel tag get -c f a",
         ] {
             assert_eq!(file(line).as_deref(), Some(Path::new("f")), "{line}");
         }

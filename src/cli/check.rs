@@ -10,7 +10,7 @@ use super::connect::{Found, connect};
 use super::description::Description;
 use super::memory::Memory;
 use crate::app::workers;
-use crate::config::{self, Changes, Config, Loaded};
+use crate::config::{self, Changes, Config, Loaded, Location};
 use crate::memory_limit;
 use crate::open_files::{self, Budget};
 
@@ -21,13 +21,17 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// stderr and returns 1, or prints a description to stdout and returns 0. With `servers`, it then connects to each server, prints
 /// those with problems to stderr, and returns 1 if there are any.
 /// With `against`, it also tells what the file would change of that configuration, and returns 1 if a reload would refuse it.
-pub fn run(path: &Path, servers: bool, against: Option<&str>) -> ExitCode {
+pub fn run(location: &Location, servers: bool, against: Option<&str>) -> ExitCode {
+    let Some(path) = location.path() else {
+        let why = "kennel check: there is no configuration file: name one\n";
+        return print(&mut std::io::stderr(), why, ExitCode::FAILURE);
+    };
     let loaded = match config::load(Some(path), config::environment()) {
         Ok(loaded) => loaded,
         Err(errors) => return print(&mut std::io::stderr(), &format!("{errors}\n"), ExitCode::FAILURE),
     };
     if let Some(against) = against {
-        let changes = match changes(path, &loaded, against) {
+        let changes = match changes(location, &loaded, against) {
             Ok(changes) => changes,
             Err(why) => {
                 return print(&mut std::io::stderr(), &format!("kennel check: {why}\n"), ExitCode::FAILURE);
@@ -67,7 +71,7 @@ pub(super) fn print(to: &mut impl std::io::Write, text: &str, code: ExitCode) ->
 }
 
 /// What the file would change of a configuration: that of the sidecar with this URL, or of this file.
-fn changes(path: &Path, loaded: &Loaded, against: &str) -> Result<Changes, String> {
+fn changes(location: &Location, loaded: &Loaded, against: &str) -> Result<Changes, String> {
     let of_sidecar = ["http://", "https://"].iter().find_map(|scheme| against.strip_prefix(scheme));
     let is_file = of_sidecar.is_none() && (Path::new(against).exists() || !against.contains(':'));
     if is_file {
@@ -76,7 +80,7 @@ fn changes(path: &Path, loaded: &Loaded, against: &str) -> Result<Changes, Strin
     }
     let address = of_sidecar.unwrap_or(against).split('/').next().unwrap_or_default();
     // The credentials are those of the file.
-    let client = AdminClient::new(Some(path), Some(address))?;
+    let client = AdminClient::new(location, Some(address))?;
     let written = client.get("/config", TIMEOUT).map_err(|why| why.to_string())?;
     let old = config::read(&format!("the configuration of {address}"), &written, []);
     let old = old.map_err(|errors| format!("{errors}\nis the sidecar there another version of Kennel?"))?;
@@ -97,7 +101,7 @@ mod tests {
     fn a_missing_file_is_an_error() {
         let errors = Config::load(Some(Path::new("/nowhere/kennel.toml")), []).unwrap_err().to_string();
         assert!(errors.starts_with("/nowhere/kennel.toml: cannot be read: No such file"), "{errors}");
-        assert_eq!(run(Path::new("/nowhere/kennel.toml"), false, None), ExitCode::FAILURE);
+        assert_eq!(run(&Location::Named("/nowhere/kennel.toml".into()), false, None), ExitCode::FAILURE);
     }
 
     #[test]
@@ -105,7 +109,7 @@ mod tests {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/config/sidecar.toml"));
         let text = report(path, &Config::load(Some(path), []).unwrap());
         assert_eq!(text.matches("33.3% of the keys").count(), 3, "{text}");
-        assert_eq!(run(path, false, None), ExitCode::SUCCESS);
+        assert_eq!(run(&Location::Named(path.to_owned()), false, None), ExitCode::SUCCESS);
         assert!(text.contains("tags: blog:{blog}, pages") && !text.contains("warning"), "{text}");
     }
 }

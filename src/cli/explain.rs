@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::admin_client::{AdminClient, Unreachable, add_parameter};
 use super::check::print;
 use super::pipeline;
-use crate::config::{self, Config};
+use crate::config::{self, Config, Location};
 use crate::protocol::base64;
 use crate::proxy::{AskedBy, Explanation, key_error, shown};
 use crate::upstream::Address;
@@ -40,25 +40,25 @@ pub struct Question<'a> {
     pub direct: bool,
 }
 
-/// Explains a key by the configuration at `path`, or by the sidecar at the admin address `admin`. Prints to stdout and returns 0, or
+/// Explains a key by the configuration at `location`, or by the sidecar at the admin address `admin`. Prints to stdout and returns 0, or
 /// prints why it cannot to stderr and returns 1.
-pub fn run(question: &Question<'_>, path: Option<&Path>, admin: Option<&str>) -> ExitCode {
-    match explain(question, path, admin) {
+pub fn run(question: &Question<'_>, location: &Location, admin: Option<&str>) -> ExitCode {
+    match explain(question, location, admin) {
         Ok(text) => print(&mut io::stdout(), &text, ExitCode::SUCCESS),
         Err(why) => print(&mut io::stderr(), &format!("kennel explain: {why}\n"), ExitCode::FAILURE),
     }
 }
 
-fn explain(question: &Question<'_>, path: Option<&Path>, admin: Option<&str>) -> Result<String, String> {
+fn explain(question: &Question<'_>, location: &Location, admin: Option<&str>) -> Result<String, String> {
     let key = key(question)?;
     if question.direct {
-        return ask_servers(&key, question.json, path);
+        return ask_servers(&key, question.json, location.path());
     }
-    match ask_sidecar(&key, question.json, path, admin) {
+    match ask_sidecar(&key, question.json, location, admin) {
         Ok(text) => Ok(text),
         // Whoever names an address wants its sidecar.
         Err(Unreachable::Nobody(why)) if admin.is_none() => {
-            let text = ask_servers(&key, question.json, path);
+            let text = ask_servers(&key, question.json, location.path());
             text.map_err(|other| format!("no sidecar replies ({why}), and {other}"))
         }
         Err(why) => Err(why.to_string()),
@@ -78,10 +78,10 @@ fn key(question: &Question<'_>) -> Result<Vec<u8>, String> {
 fn ask_sidecar(
     key: &[u8],
     json: bool,
-    path: Option<&Path>,
+    location: &Location,
     admin: Option<&str>,
 ) -> Result<String, Unreachable> {
-    let client = AdminClient::new(path, admin).map_err(Unreachable::Refused)?;
+    let client = AdminClient::new(location, admin).map_err(Unreachable::Refused)?;
     let mut query = String::new();
     add_parameter(&mut query, "key", key);
     add_parameter(&mut query, "format", if json { b"json" } else { b"text" });

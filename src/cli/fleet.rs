@@ -2,21 +2,21 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::arguments::Sidecar;
+use crate::config::Location;
 
 /// The longest time that a sidecar is given to reply.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Prints the placements and rules in use of each pool, and where its keys are. `global`: the configuration file before the command.
+/// Prints the placements and rules in use of each pool, and where its keys are. `location`: of the configuration.
 /// Returns 1, and prints the reason to stderr, if the sidecar cannot be asked.
-pub fn run(sidecar: &Sidecar, json: bool, global: Option<&Path>) -> ExitCode {
-    match fleet(sidecar, json, global) {
+pub fn run(sidecar: &Sidecar, json: bool, location: &Location) -> ExitCode {
+    match fleet(sidecar, json, location) {
         Ok(text) => {
             // The output may be closed: then there is nobody to tell.
             let _ = io::stdout().write_all(text.as_bytes());
@@ -29,8 +29,8 @@ pub fn run(sidecar: &Sidecar, json: bool, global: Option<&Path>) -> ExitCode {
     }
 }
 
-fn fleet(sidecar: &Sidecar, json: bool, global: Option<&Path>) -> Result<String, String> {
-    let client = sidecar.client(global)?;
+fn fleet(sidecar: &Sidecar, json: bool, location: &Location) -> Result<String, String> {
+    let client = sidecar.client(location)?;
     // Without the history.
     let page =
         client.get(&format!("/page.json?since={}", u64::MAX), TIMEOUT).map_err(|why| why.to_string())?;

@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use super::admin_client::{AdminClient, Failed, Reply};
+use crate::config::Location;
 
 /// The longest time from resolving the name to the last byte of the reply.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -37,12 +37,12 @@ impl From<Failed> for Unhealthy {
     }
 }
 
-/// Checks the sidecar with the admin address `admin`, which is `host:port`; without it, the sidecar of the configuration file at
-/// `path` and the environment. Prints "ready" to stdout and returns 0, or prints the reason to stderr and returns 1.
-pub fn run(path: Option<&Path>, admin: Option<&str>) -> ExitCode {
+/// Checks the sidecar with the admin address `admin`, which is `host:port`; without it, the sidecar of the configuration file and the
+/// environment. Prints "ready" to stdout and returns 0, or prints the reason to stderr and returns 1.
+pub fn run(location: &Location, admin: Option<&str>) -> ExitCode {
     let client = match admin {
         Some(admin) => Ok(AdminClient::plain(admin)),
-        None => configured(path),
+        None => configured(location),
     };
     let why = client.and_then(|client| {
         is_ready(&client, TIMEOUT).map_err(|error| format!("{}: {error}", client.address))
@@ -78,8 +78,8 @@ fn is_ready(client: &AdminClient, limit: Duration) -> Result<(), Unhealthy> {
 }
 
 /// The sidecar of a configuration.
-fn configured(path: Option<&Path>) -> Result<AdminClient, String> {
-    let client = AdminClient::new(path, None)?;
+fn configured(location: &Location) -> Result<AdminClient, String> {
+    let client = AdminClient::new(location, None)?;
     match client.address.is_empty() {
         true => Err("admin.listen is \"\": there is no admin listener to ask".to_owned()),
         false => Ok(client),
@@ -126,10 +126,10 @@ mod tests {
         let app = App::start(config::read("test.toml", toml, []).unwrap()).unwrap();
         let admin = app.admin().unwrap().to_string();
         ready(&admin, TIMEOUT).unwrap();
-        assert_eq!(run(None, Some(&admin)), ExitCode::SUCCESS);
+        assert_eq!(run(&Location::BuiltIn, Some(&admin)), ExitCode::SUCCESS);
         app.stop();
         assert!(matches!(ready(&admin, TIMEOUT), Err(Unhealthy::Failed(Failed::Io(_)))));
-        assert_eq!(run(None, Some(&admin)), ExitCode::FAILURE);
+        assert_eq!(run(&Location::BuiltIn, Some(&admin)), ExitCode::FAILURE);
     }
 
     #[test]
@@ -145,13 +145,13 @@ mod tests {
             let app = App::start(config::read("test.toml", &text(0), []).unwrap()).unwrap();
             let port = app.admin().unwrap().port();
             std::fs::write(&path, text(port)).unwrap();
-            assert_eq!(configured(Some(&path)).unwrap().address, format!("{at}:{port}"));
-            assert_eq!(run(Some(&path), None), ExitCode::SUCCESS);
+            assert_eq!(configured(&Location::Named(path.clone())).unwrap().address, format!("{at}:{port}"));
+            assert_eq!(run(&Location::Named(path.clone()), None), ExitCode::SUCCESS);
             app.stop();
-            assert_eq!(run(Some(&path), None), ExitCode::FAILURE);
+            assert_eq!(run(&Location::Named(path.clone()), None), ExitCode::FAILURE);
         }
         std::fs::write(&path, "admin.listen = \"\"").unwrap();
-        assert!(configured(Some(&path)).unwrap_err().contains("no admin listener"));
+        assert!(configured(&Location::Named(path.clone())).unwrap_err().contains("no admin listener"));
         std::fs::remove_file(path).unwrap();
     }
 

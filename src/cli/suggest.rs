@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::arguments::SuggestArguments;
-use crate::config::{self, Config};
+use crate::config::{self, Config, Location};
 use crate::observed::{Families, Family};
 use page::Looked;
 use recording::Recording;
@@ -33,10 +33,10 @@ struct ObservedPage {
     families: BTreeMap<String, Family>,
 }
 
-/// Prints the rules. `global`: the configuration file before the command. Returns 1, and prints the reason to stderr, if there is nothing
+/// Prints the rules. `location`: of the configuration. Returns 1, and prints the reason to stderr, if there is nothing
 /// from which rules could be made.
-pub fn run(arguments: &SuggestArguments, global: Option<&Path>) -> ExitCode {
-    match suggest(arguments, global) {
+pub fn run(arguments: &SuggestArguments, location: &Location) -> ExitCode {
+    match suggest(arguments, location) {
         Ok(text) => {
             // The output may be closed: then there is nobody to tell.
             let _ = io::stdout().write_all(text.as_bytes());
@@ -50,14 +50,19 @@ pub fn run(arguments: &SuggestArguments, global: Option<&Path>) -> ExitCode {
     }
 }
 
-fn suggest(arguments: &SuggestArguments, global: Option<&Path>) -> Result<String, String> {
+fn suggest(arguments: &SuggestArguments, location: &Location) -> Result<String, String> {
     let SuggestArguments { sidecar, recording, file } = arguments;
-    let config = sidecar.config.as_deref().or(global);
+    let recording = recording.as_deref().or(file.as_deref());
+    // A file that was found belongs to the sidecar of this machine.
+    let config = match recording.is_none() && sidecar.admin.is_none() {
+        true => location.path(),
+        false => location.named(),
+    };
     let taken = config.map_or_else(|| Ok(BTreeSet::new()), names)?;
-    let (families, looked) = match recording.as_deref().or(file.as_deref()) {
+    let (families, looked) = match recording {
         Some(path) => of_recording(path)?,
         None => {
-            let client = sidecar.client(global)?;
+            let client = sidecar.client(location)?;
             let reply = client.get("/observed", SIDECAR_TIMEOUT).map_err(|why| why.to_string())?;
             of_sidecar(&client.address, &reply)?
         }

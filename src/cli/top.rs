@@ -3,12 +3,12 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use super::admin_client::{AdminClient, add_parameter};
 use super::arguments::TopArguments;
+use crate::config::Location;
 use crate::hot::{MAX_KEYS, Measure};
 use page::HotPage;
 
@@ -30,10 +30,10 @@ struct Source {
     query: String,
 }
 
-/// Shows the hottest keys: live if stdout is a terminal, else once. `global`: the configuration file before the command. Returns 1, and
+/// Shows the hottest keys: live if stdout is a terminal, else once. `location`: of the configuration. Returns 1, and
 /// prints the reason to stderr, if an argument is invalid or the sidecar cannot be reached.
-pub fn run(arguments: &TopArguments, global: Option<&Path>) -> ExitCode {
-    match top(arguments, global) {
+pub fn run(arguments: &TopArguments, location: &Location) -> ExitCode {
+    match top(arguments, location) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             // The exit code matters even if stderr is closed.
@@ -43,7 +43,7 @@ pub fn run(arguments: &TopArguments, global: Option<&Path>) -> ExitCode {
     }
 }
 
-fn top(arguments: &TopArguments, global: Option<&Path>) -> Result<(), String> {
+fn top(arguments: &TopArguments, location: &Location) -> Result<(), String> {
     let TopArguments { sidecar, by, rule, key, once, json, limit } = arguments;
     let by = Measure::ALL
         .into_iter()
@@ -62,7 +62,7 @@ fn top(arguments: &TopArguments, global: Option<&Path>) -> Result<(), String> {
     if let Some(key) = key {
         add_parameter(&mut query, "key", key.as_bytes());
     }
-    let source = Source { client: sidecar.client(global)?, query };
+    let source = Source { client: sidecar.client(location)?, query };
     if is_live {
         return screen::run(&source, by);
     }

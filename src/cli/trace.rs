@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::admin_client::{OpenReply, add_parameter};
 use super::arguments::TraceArguments;
+use crate::config::Location;
 use crate::trace::Filter;
 use letters::LetterLines;
 
@@ -58,10 +58,10 @@ enum Output {
     Letters(LetterLines),
 }
 
-/// Prints what happens to keys until a signal arrives. `global`: the configuration file before the command. Returns 1, and prints the
+/// Prints what happens to keys until a signal arrives. `location`: of the configuration. Returns 1, and prints the
 /// reason to stderr, if a condition is invalid or the sidecar cannot be reached.
-pub fn run(arguments: &TraceArguments, global: Option<&Path>) -> ExitCode {
-    match trace(arguments, global) {
+pub fn run(arguments: &TraceArguments, location: &Location) -> ExitCode {
+    match trace(arguments, location) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             // The exit code matters even if stderr is closed.
@@ -71,9 +71,9 @@ pub fn run(arguments: &TraceArguments, global: Option<&Path>) -> ExitCode {
     }
 }
 
-fn trace(arguments: &TraceArguments, global: Option<&Path>) -> Result<(), String> {
+fn trace(arguments: &TraceArguments, location: &Location) -> Result<(), String> {
     let (query, limit) = (query(arguments)?, limit(arguments)?);
-    let client = arguments.sidecar.client(global)?;
+    let client = arguments.sidecar.client(location)?;
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use config::{FileFormat, Map, Source, Value};
 
 use super::environment::Overrides;
+use super::location::unreadable;
 use super::{integers, units};
 use crate::listener::ListenAddress;
 use crate::tls::TlsFiles;
@@ -65,7 +66,7 @@ pub fn admin_access(
 
 fn read(path: &Path) -> Result<Map<String, Value>, String> {
     let file = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{file}: cannot be read: {error}"))?;
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{file}: {}", unreadable(&error)))?;
     let (readable, _) = integers::quote_oversized("", &text);
     let root = config::File::from_str(&readable, FileFormat::Toml).collect();
     root.map_err(|_| format!("{file}: is not TOML: kennel check {file} shows why"))

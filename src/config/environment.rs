@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use config::{Map, Value, ValueKind};
 
 use super::file::{Admin, Discovery, Listen, Log, Near, Observe, Pool, Rule, TOP, Tags, ValueType};
+use super::location::CONFIG_VARIABLE;
 use super::suggestion::closest;
 
 const PREFIX: &str = "KENNEL_";
@@ -23,8 +24,8 @@ const NAMED: [(&str, &[(&str, ValueType)]); 7] = [
     ("observe", Observe::KEYS),
     ("discovery", Discovery::KEYS),
 ];
-/// Read by the log (`log.rs`), not by the configuration.
-const LOG_FORMAT: &str = "KENNEL_LOG_FORMAT";
+/// Not of the configuration: read by the log (`log.rs`), and what names the file.
+const NO_KEYS: [&str; 2] = ["KENNEL_LOG_FORMAT", CONFIG_VARIABLE];
 
 /// The `KENNEL_…` variables of this process, for [`Config::load`](crate::config::Config::load). Invalid UTF-8 is replaced with
 /// U+FFFD.
@@ -52,8 +53,10 @@ impl Overrides {
         root: &mut Map<String, Value>,
     ) -> Overrides {
         let mut overrides = Overrides::default();
-        let variables: BTreeMap<String, String> =
-            env.into_iter().filter(|(name, _)| name.starts_with(PREFIX) && name != LOG_FORMAT).collect();
+        let variables: BTreeMap<String, String> = env
+            .into_iter()
+            .filter(|(name, _)| name.starts_with(PREFIX) && !NO_KEYS.contains(&&**name))
+            .collect();
         for (variable, text) in variables {
             let mut targets = Target::candidates(&variable[PREFIX.len()..], root);
             match (targets.pop(), targets.pop()) {

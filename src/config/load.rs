@@ -12,6 +12,7 @@ use super::file::ConfigFile;
 use super::integers;
 use super::key_values::KeyValues;
 use super::lines::Lines;
+use super::location::unreadable;
 use super::read_files::ReadFiles;
 use super::settings::Config;
 use super::validate::validate;
@@ -64,7 +65,7 @@ pub fn load(
     };
     let file = path.display().to_string();
     let only = |what: String| ConfigErrors::new(vec![format!("{file}: {what}")]);
-    let bytes = std::fs::read(path).map_err(|e| only(format!("cannot be read: {e}")))?;
+    let bytes = std::fs::read(path).map_err(|e| only(unreadable(&e)))?;
     let text = String::from_utf8(bytes).map_err(|e| {
         only(format!("is not valid UTF-8: byte {} is invalid", e.utf8_error().valid_up_to() + 1))
     })?;

@@ -6,11 +6,11 @@
 //!                  └──validate (listen, pools, rules)──▶ settings, or errors: all of them
 //! ```
 //!
-//! `load` reads the file as it is, without judging it; `integers` finds the numbers that the parser cannot represent, and `lines`
-//! the line of each key. `key_values` tells which keys differ between two configurations, and `changes` what that means: what would
-//! be lost, and what is built again. `read_files` tells which of the files that they name differ, and `written` makes a file of a
-//! configuration again. `fingerprint` tells whether two processes have the same rules. `file` declares the keys, and `environment`
-//! overrides them. `validate` turns the result into the `settings`. It uses `listen`,
+//! `location` finds the file. `load` reads it as it is, without judging it; `integers` finds the numbers that the parser cannot
+//! represent, and `lines` the line of each key. `key_values` tells which keys differ between two configurations, and `changes` what
+//! that means: what would be lost, and what is built again. `read_files` tells which of the files that they name differ, and
+//! `written` makes a file of a configuration again. `fingerprint` tells whether two processes have the same rules. `file` declares
+//! the keys, and `environment` overrides them. `validate` turns the result into the `settings`. It uses `listen`,
 //! `pools` and `rules` for the larger tables; `kinds` for what only rules of some kinds have. These use the `validator`, which
 //! collects `errors`, and `units` and `addresses`
 //! for single values. `suggestion` finds the key that a misspelled one was meant to be. `admin` reads the one table that
@@ -34,6 +34,7 @@ mod key_values;
 mod lines;
 mod listen;
 mod load;
+mod location;
 mod pools;
 mod read_files;
 mod rules;
@@ -56,6 +57,7 @@ pub use errors::ConfigErrors;
 pub(crate) use failover::LEAST_SERVERS;
 pub use key_values::KeyValues;
 pub use load::{Loaded, load, read};
+pub use location::{CONFIG_VARIABLE, Location};
 pub use read_files::ReadFiles;
 pub use settings::{Config, ControlPath, Discovery, Near, Reload, Rule, RuleKind, Tags};
 

@@ -64,3 +64,35 @@ fn a_server_has_the_same_name_in_the_log_the_metrics_and_on_the_page() {
         "a named server is shown by its name"
     );
 }
+
+#[test]
+fn a_variable_names_the_file_for_the_sidecar_and_for_each_command() {
+    let dir = temp_dir();
+    let file = dir.join("kennel.toml");
+    std::fs::write(&file, "[pools.main]\nservers = [\"10.0.0.1:1\"]\n[admin]\nlisten = \"127.0.0.1:1\"\n")
+        .expect("write it");
+    let run = |arguments: &[&str], named: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kennel"));
+        let output = command.args(arguments).env("KENNEL_CONFIG", named).output().expect("kennel runs");
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let named = file.to_str().expect("UTF-8");
+    let (code, text) = run(&["check"], named);
+    assert!(code == Some(0) && text.starts_with(&format!("{named} is valid.")), "{text}");
+    let (code, text) = run(&["health"], named);
+    assert!(code == Some(1) && text.contains("127.0.0.1:1"), "{text}");
+    let (code, text) = run(&["check", "-c", "/nowhere/a.toml"], named);
+    assert!(code == Some(1) && text.contains("/nowhere/a.toml: cannot be read"), "{text}");
+    let (code, text) = run(&[], "/nowhere/b.toml");
+    assert!(code == Some(1) && text.contains("/nowhere/b.toml: cannot be read"), "{text}");
+    let (code, text) = run(&["check"], "");
+    assert_eq!((code, &*text), (Some(1), "kennel check: there is no configuration file: name one\n"));
+    let _ = std::fs::remove_dir_all(dir);
+}
+
+#[test]
+fn a_mistyped_command_is_answered_with_the_one_that_was_meant() {
+    let output = Command::new(env!("CARGO_BIN_EXE_kennel")).arg("chekc").output().expect("kennel runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && text.contains("'check'"), "{text}");
+}
