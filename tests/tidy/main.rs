@@ -9,16 +9,15 @@ mod files;
 mod pages;
 mod promises;
 mod queries;
+mod reference;
 
 use circles::circles;
 use code::{Source, everything_rust, paths_from, sources, words_at};
-use files::{read, texts};
-use pages::{
-    LIMITS, dead_links, pages, unknown_messages, unknown_names, unshown_limits, wrong_configuration,
-    wrong_limits,
-};
+use files::{read, root, texts};
+use pages::{LIMITS, dead_links, pages, unknown_messages, unknown_names, unshown_limits, wrong_limits};
 use promises::missing_mechanisms;
 use queries::{Metrics, dashboard, unlisted_alerts, unshown_metrics, wrong_queries};
+use reference::{reference, unknown_keys};
 
 /// The modules of `src/`, the top layer first. Imports point down, or to a module of the same layer that is no sibling.
 const LAYERS: [&[&str]; 6] = [
@@ -235,8 +234,19 @@ fn every_limit_of_the_table_names_the_test_that_reaches_it() {
 }
 
 #[test]
-fn the_configuration_page_gives_every_key_with_its_default_and_no_other() {
-    report(wrong_configuration(&read("docs/configuration.md"), &read("config/kennel.toml")));
+fn the_reference_configuration_is_what_the_configuration_page_says() {
+    let page = read("docs/configuration.md");
+    report(unknown_keys(&page));
+    let (expected, found) = (reference(&page), read("config/kennel.toml"));
+    let made = root().join("target/kennel.toml");
+    std::fs::write(&made, &expected).expect("write");
+    let differs = (1..).zip(expected.lines()).zip(found.lines()).find(|((_, e), f)| e != f);
+    let at = differs.map_or(0, |((number, _), _)| number);
+    assert!(
+        expected == found,
+        "config/kennel.toml:{at}: differs from docs/configuration.md: cp {} config/",
+        made.display()
+    );
 }
 
 #[test]

@@ -242,89 +242,6 @@ fn human(value: &str) -> Vec<u64> {
     value.split(" to ").filter_map(number).collect()
 }
 
-/// What a key without a default has in its place, in both texts.
-const REQUIRED: &str = "required";
-
-/// Rows of docs/configuration.md like `` | `tcp` | list | `[]` | … | `` against the keys of config/kennel.toml, and keys that the
-/// page leaves out. The page's headings name the table: `` ## Listeners: `[listen]` `` has its keys, and a heading that begins
-/// with "Entries of" below it has the keys of the tables inside that table's lists, whose defaults are not compared. Code like
-/// `` `listen.tcp` `` must name a key too.
-pub(crate) fn wrong_configuration(page: &str, reference: &str) -> Vec<String> {
-    let keys = configuration_keys(reference);
-    let mut problems = Vec::new();
-    let mut shown = BTreeSet::new();
-    // The table, and whether rows are keys of its own or of tables inside its lists.
-    let (mut table, mut is_entry) = (None, None);
-    for (number, line) in (1..).zip(page.lines()) {
-        let mut complain = |what: String| problems.push(format!("docs/configuration.md:{number}: {what}"));
-        if line.starts_with("## ") {
-            // A key without a table has a section of its own.
-            table = line.split('`').nth(1).map(|code| if code.starts_with('[') { code } else { "" });
-            is_entry = Some(false);
-        } else if line.starts_with('#') {
-            is_entry = line.starts_with("### Entries of ").then_some(true);
-        }
-        for code in line.split('`').skip(1).step_by(2) {
-            let Some((table, name)) = code.split_once('.').filter(|(_, name)| is_key(name)) else { continue };
-            let table = format!("[{table}]");
-            let is_table = keys.keys().any(|(known, ..)| *known == table);
-            if is_table && !keys.contains_key(&(&table, false, name)) {
-                complain(format!("names {code}, which is no key of config/kennel.toml"));
-            }
-        }
-        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        let (Some(table), Some(is_entry), [_, name, _, default, ..]) = (table, is_entry, &cells[..]) else {
-            continue;
-        };
-        let Some(name) = name.strip_prefix('`').and_then(|name| name.strip_suffix('`')) else { continue };
-        match keys.get(&(table, is_entry, name)) {
-            None => complain(format!("{table} has no key {name} in config/kennel.toml")),
-            Some(real) if default.trim_matches('`') != *real && !is_entry => {
-                complain(format!("{table} {name} is {default}, but {real} in config/kennel.toml"));
-            }
-            Some(_) => {}
-        }
-        shown.insert((table, is_entry, name));
-    }
-    let missing = keys.keys().filter(|key| !shown.contains(*key));
-    problems.extend(
-        missing.map(|(table, _, name)| format!("docs/configuration.md: has no row for {table} {name}")),
-    );
-    problems
-}
-
-/// The keys of config/kennel.toml: table, whether of a table inside one of its lists, and name; with the default, as it is
-/// written. Tables inside lists are in comments: `#   cert       certificate followed by …`. So are keys that are not always allowed:
-/// `# next = […]`, where a list, a table, a path and braces are examples.
-fn configuration_keys(reference: &str) -> BTreeMap<(&str, bool, &str), &str> {
-    let mut keys = BTreeMap::new();
-    let (mut table, mut is_required) = ("", false);
-    for line in reference.lines() {
-        if let Some(comment) = line.strip_prefix('#') {
-            let entry = comment.strip_prefix("   ").and_then(|rest| rest.split_once("  "));
-            if let Some((name, _)) = entry.filter(|(name, _)| is_key(name)) {
-                keys.insert((table, true, name), "");
-            }
-            let key = comment.strip_prefix(' ').and_then(|rest| rest.split_once(" = "));
-            if let Some((name, default)) = key.filter(|(name, _)| is_key(name)) {
-                let is_example = ["[", "{", "\"/", "\"{"].iter().any(|start| default.starts_with(start));
-                keys.insert((table, false, name), if is_example { "none" } else { default });
-            }
-            is_required |= comment.starts_with(" Required");
-        } else if line.starts_with('[') {
-            (table, is_required) = (line, false);
-        } else if let Some((name, default)) = line.split_once(" = ") {
-            keys.insert((table, false, name), if is_required { REQUIRED } else { default });
-            is_required = false;
-        }
-    }
-    keys
-}
-
-fn is_key(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
-}
-
 /// Error lines, and what "the log says", of the tables of a page, that no source has. `…` stands for anything.
 pub(crate) fn unknown_messages(path: &str, page: &str, sources: &[Source]) -> Vec<String> {
     // A literal may go on in the next line of the source.
@@ -411,28 +328,6 @@ mod tests {
             unshown_limits("docs/a.md", "| bincode | `src/guard/envelope.rs` |\n", &there),
             Vec::<String>::new()
         );
-    }
-
-    #[test]
-    fn a_key_that_the_configuration_page_has_wrong_or_not_at_all_is_found() {
-        let reference = "# Durations.\n\n[listen]\n# An entry:\n#   key  its key.\n#        More.\ntcp = [\"a:1\"]\n\
-            # Required. Who.\nname = \"x\"\n# Or:\n# more = [\"b:1\"]\n";
-        let page = "# C\n| `x` | | |\n## L: `[listen]`\n| key | type | default | meaning |\n\
-            | `tcp` | list | `[\"a:1\"]` | as `listen.name` says |\n| `name` | string | required | |\n| `more` | list | none | |\n\
-            ### Entries of `listen.tcp`\n| `key` | string | none | |\n## More\n| `y` | | | |\n";
-        assert_eq!(wrong_configuration(page, reference), Vec::<String>::new());
-        let with = |from: &str, to: &str| wrong_configuration(&page.replacen(from, to, 1), reference);
-        only(
-            with("`[\"a:1\"]`", "`[\"a:2\"]`"),
-            "docs/configuration.md:5: [listen] tcp is `[\"a:2\"]`, but [\"a:1\"]",
-        );
-        only(with("required", "`\"x\"`"), "[listen] name is `\"x\"`, but required");
-        only(with("| `name` | string | required | |\n", ""), "has no row for [listen] name");
-        only(with("| `more` | list | none | |\n", ""), "has no row for [listen] more");
-        only(with("| `key` | string | none | |\n", ""), "has no row for [listen] key");
-        only(with("### E", "| `other` | | | |\n### E"), ":8: [listen] has no key other");
-        only(with("## More", "| `tcp` | | | |\n## More"), ":10: [listen] has no key tcp");
-        only(with("listen.name", "listen.names"), ":5: names listen.names, which is no key");
     }
 
     #[test]
