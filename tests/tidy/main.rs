@@ -15,7 +15,7 @@ use circles::circles;
 use code::{Source, everything_rust, paths_from, sources, words_at};
 use files::{read, root, texts};
 use pages::{LIMITS, dead_links, pages, unknown_messages, unknown_names, unshown_limits, wrong_limits};
-use promises::missing_mechanisms;
+use promises::{MECHANISMS, missing_mechanisms};
 use queries::{Metrics, dashboard, unlisted_alerts, unshown_metrics, wrong_queries};
 use reference::{reference, unknown_keys};
 
@@ -276,7 +276,7 @@ fn every_message_on_the_operations_page_is_one_of_the_code() {
 
 #[test]
 fn every_promise_names_a_mechanism_and_a_test_that_exist() {
-    report(missing_mechanisms(&read("docs/promises.md"), &everything_rust()));
+    report(missing_mechanisms(&read(MECHANISMS), &everything_rust()));
 }
 
 fn report(problems: impl IntoIterator<Item = String>) {

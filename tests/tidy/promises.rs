@@ -1,8 +1,11 @@
-//! Whether docs/promises.md names mechanisms and tests that exist.
+//! Whether the table of mechanisms names mechanisms and tests that exist.
 
 use std::collections::BTreeSet;
 
 use crate::code::{Source, words_at};
+
+/// The page with the table.
+pub(crate) const MECHANISMS: &str = "tests/tidy/mechanisms.md";
 
 /// Rows like `` | a mechanism | `guard/read.rs` `judge` | `a_test` | `` whose file does not define the item, or whose test does not
 /// exist. Files are below `src/`; a path that ends in `/` means all files of a folder.
@@ -15,7 +18,7 @@ pub(crate) fn missing_mechanisms(page: &str, sources: &[Source]) -> Vec<String> 
         if !mechanism.starts_with('`') {
             continue;
         }
-        let mut complain = |what: String| problems.push(format!("docs/promises.md:{number}: {what}"));
+        let mut complain = |what: String| problems.push(format!("{MECHANISMS}:{number}: {what}"));
         let (files, items): (Vec<&str>, Vec<&str>) =
             code(mechanism).partition(|code| code.contains('/') || code.ends_with(".rs"));
         let of = |file: &str| {
@@ -84,7 +87,7 @@ mod tests {
         }
         only(
             missing_mechanisms(&row("`a/c.rs`", "`it_is_kept`"), &sources),
-            "docs/promises.md:1: there is no src/a/c.rs",
+            "tests/tidy/mechanisms.md:1: there is no src/a/c.rs",
         );
         only(
             missing_mechanisms(&row("`a/b.rs` `C::keep`", "`it_is_kept`"), &sources),
