@@ -300,11 +300,16 @@ fn policy(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<Pol
 enum Preset {
     Dogpile,
     Rails,
+    Symfony,
 }
 
 /// The words for them. Each sets `stale_before_expiry`.
-const PRESETS: [(&str, Option<Preset>); 3] =
-    [("none", None), ("dogpile", Some(Preset::Dogpile)), ("rails", Some(Preset::Rails))];
+const PRESETS: [(&str, Option<Preset>); 4] = [
+    ("none", None),
+    ("dogpile", Some(Preset::Dogpile)),
+    ("rails", Some(Preset::Rails)),
+    ("symfony", Some(Preset::Symfony)),
+];
 
 fn beta(value: &Value) -> Result<f64, String> {
     match value.kind {
@@ -463,6 +468,7 @@ mod tests {
             "stale_for = \"0s\"\non_tag = \"drop\"\nmeta_winner = \"stale\"\nearly_beta = 1.0",
             "meta_winner = \"stale\"",
             "preset = \"rails\"",
+            "preset = \"symfony\"",
             "preset = \"dogpile\"\nmax_ttl = \"60s\"",
         ] {
             assert_eq!(warnings(keys), [] as [String; 0], "{keys}");
