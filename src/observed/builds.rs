@@ -14,6 +14,9 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::builder::Builder;
+use super::renewals::{LastStores, Renewal};
+
 /// The most misses that are remembered. At the limit, each new one replaces an old one.
 pub const MAX_OPEN: usize = 32_768;
 /// The most misses of one key that are remembered. Further ones are not.
@@ -25,17 +28,6 @@ const SHARDS: usize = 16;
 /// For each new miss, so many of the earlier ones are looked at.
 const LOOKED_AT: usize = 2;
 
-/// Who misses or stores a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Builder {
-    /// The connection.
-    pub connection: u64,
-    /// Connections with the same number may belong to one client.
-    pub peers: u64,
-    /// A store may end the miss of another connection of the same client.
-    pub pooled: bool,
-}
-
 /// What a store has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stored {
@@ -43,8 +35,8 @@ pub enum Stored {
     Build(Build),
     /// Nothing: only another connection of its peers has missed the key.
     MissOfOther,
-    /// Nothing: no miss is known that it follows.
-    NoMiss,
+    /// Nothing: no miss is known that it follows. What of the key was stored before may be known.
+    NoMiss(Option<Renewal>),
 }
 
 /// A build that has ended.
@@ -73,6 +65,7 @@ struct Shard {
     /// Each miss once, about in the order of their times. Those that have ended remain until they are looked at.
     order: VecDeque<(u64, u64)>,
     open: usize,
+    last_stores: LastStores,
 }
 
 #[derive(Debug, Default)]
@@ -140,13 +133,14 @@ impl OpenBuilds {
     /// A client has stored the key with this hash: the command arrived at `began`, and has been carried out now.
     pub fn stored(&self, key: u64, by: Builder, began: Duration, now: Duration) -> Stored {
         let mut shard = self.shard(key);
-        let Some(known) = shard.keys.get_mut(&key) else { return Stored::NoMiss };
+        let renewal = shard.last_stores.stored(key, by, now);
+        let Some(known) = shard.keys.get_mut(&key) else { return Stored::NoMiss(renewal) };
         let own = known.open.iter().position(|miss| miss.connection == by.connection);
         let ended = match (own, known.open.iter().position(|miss| miss.peers == by.peers)) {
             (Some(own), _) => own,
             (None, Some(other)) if by.pooled => other,
             (None, Some(_)) => return Stored::MissOfOther,
-            (None, None) => return Stored::NoMiss,
+            (None, None) => return Stored::NoMiss(renewal),
         };
         let Miss { at, .. } = known.open.remove(ended);
         let spared = known.kept.is_some_and(|kept| at < kept);
@@ -163,8 +157,13 @@ impl OpenBuilds {
         let took = began.saturating_sub(at);
         match took <= MAX_BUILD {
             true => Stored::Build(Build { took, spared, at_once, of_other: own.is_none() }),
-            false => Stored::NoMiss,
+            false => Stored::NoMiss(None),
         }
+    }
+
+    /// A client has deleted the key with this hash.
+    pub fn deleted(&self, key: u64, by: Builder, now: Duration) {
+        self.shard(key).last_stores.deleted(key, by, now);
     }
 
     fn shard(&self, key: u64) -> MutexGuard<'_, Shard> {
@@ -211,7 +210,7 @@ mod tests {
     fn ended(builds: &OpenBuilds, key: u64, by: Builder, now: u64) -> Option<Build> {
         match builds.stored(key, by, ms(now), ms(now)) {
             Stored::Build(build) => Some(build),
-            Stored::MissOfOther | Stored::NoMiss => None,
+            Stored::MissOfOther | Stored::NoMiss(_) => None,
         }
     }
 
@@ -227,7 +226,7 @@ mod tests {
         builds.missed(1, by(1), ms(50));
         builds.missed(1, by(1), ms(60));
         assert_eq!(stored(&builds, 1, 1, 65), Some((5, false)));
-        assert_eq!(builds.stored(1, by(1), ms(66), ms(66)), Stored::NoMiss);
+        assert_eq!(builds.stored(1, by(1), ms(66), ms(66)), Stored::NoMiss(None));
         builds.missed(1, by(1), ms(70));
         assert_eq!(builds.stored(1, by(2), ms(80), ms(80)), Stored::MissOfOther);
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::builds::Build;
+use super::builds::{Build, Stored};
+use super::renewals::Renewal;
 use super::shape::shape;
 use crate::metrics::{Command, Outcome};
 
@@ -59,6 +60,10 @@ pub struct Family {
     pub deletes: u64,
     /// Builds by how long they took: how many of each interval.
     pub times: BTreeMap<usize, u64>,
+    /// Values stored anew without a miss by how old the ones before were: how many of each interval.
+    pub ages: BTreeMap<usize, u64>,
+    /// How many of them by a client that had deleted the one before.
+    pub deleted_first: u64,
 }
 
 /// What a command other than a hit has done to a key.
@@ -151,6 +156,26 @@ impl Families {
         }
     }
 
+    /// A command has done this to a key, and may have ended something.
+    pub fn note_stored(&mut self, key: &[u8], deed: Option<Deed>, stored: Option<&Stored>) {
+        let build = match stored {
+            Some(Stored::Build(build)) => Some(build),
+            _ => None,
+        };
+        self.note(key, deed, build);
+        if let Some(Stored::NoMiss(Some(renewal))) = stored {
+            self.note_renewal(key, renewal);
+        }
+    }
+
+    /// A client has stored a key anew that it had not missed.
+    fn note_renewal(&mut self, key: &[u8], renewal: &Renewal) {
+        let family = self.family(key);
+        let micros = u64::try_from(renewal.age.as_micros()).unwrap_or(u64::MAX);
+        *family.ages.entry(interval(micros)).or_default() += 1;
+        family.deleted_first += u64::from(renewal.deleted);
+    }
+
     /// Adds what others have counted.
     pub fn add(&mut self, others: &Families) {
         self.began = self.began.into_iter().chain(others.began).min();
@@ -202,23 +227,41 @@ impl Family {
         self.counts += other.counts;
         self.appends += other.appends;
         self.deletes += other.deletes;
-        for (interval, builds) in &other.times {
-            *self.times.entry(*interval).or_default() += builds;
+        self.deleted_first += other.deleted_first;
+        for (mine, others) in [(&mut self.times, &other.times), (&mut self.ages, &other.ages)] {
+            others.iter().for_each(|(interval, n)| *mine.entry(*interval).or_default() += n);
         }
+    }
+
+    /// How many values were stored anew without a miss.
+    pub fn renewals(&self) -> u64 {
+        self.ages.values().sum()
+    }
+
+    /// Between which ages about nine tenths of them were; `None` if there were none.
+    pub fn usual_ages(&self) -> Option<(Duration, Duration)> {
+        let all = self.renewals();
+        let first = nth(&self.ages, all.div_ceil(20))?;
+        let last = nth(&self.ages, all - all / 20)?;
+        let begins = |interval: usize| interval.checked_sub(1).map_or(0, end_of);
+        Some((Duration::from_micros(begins(first)), Duration::from_micros(end_of(last))))
     }
 
     /// The time that this share of the builds took at most, to about a half; `None` if there were none.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let most = (self.builds as f64 * share).ceil().max(1.0);
-        let mut counted = 0;
-        for (interval, builds) in &self.times {
-            counted += builds;
-            if counted as f64 >= most {
-                return Some(Duration::from_micros(end_of(*interval).min(self.longest_micros)));
-            }
-        }
-        None
+        let interval = nth(&self.times, most as u64)?;
+        Some(Duration::from_micros(end_of(interval).min(self.longest_micros)))
     }
+}
+
+/// The interval of the nth of these.
+fn nth(counted: &BTreeMap<usize, u64>, n: u64) -> Option<usize> {
+    let mut before = 0;
+    counted.iter().find_map(|(interval, there)| {
+        before += there;
+        (before >= n).then_some(*interval)
+    })
 }
 
 /// The interval of a time: two for each power of two.
@@ -275,6 +318,22 @@ mod tests {
             let end = end_of(interval(micros));
             assert!(micros < end && end <= micros * 3 / 2 + 3, "{micros}: {end}");
         }
+    }
+
+    #[test]
+    fn usual_ages_are_those_of_nine_in_ten_renewals() {
+        let mut families = Families::default();
+        let mut note = |age: f64, deleted| {
+            families.note_renewal(b"k", &Renewal { age: Duration::from_secs_f64(age), deleted });
+        };
+        (0..20).for_each(|n| note(4.2 + f64::from(n) / 100.0, n < 5));
+        note(100.0, false);
+        let family = &families.families["k"];
+        assert_eq!((family.renewals(), family.deleted_first), (21, 5));
+        let (from, to) = family.usual_ages().unwrap();
+        let ms = |time: Duration| time.as_millis();
+        assert!((2_800..=4_200).contains(&ms(from)) && (4_390..=6_600).contains(&ms(to)), "{from:?} {to:?}");
+        assert_eq!(Family::default().usual_ages(), None);
     }
 
     #[test]

@@ -179,7 +179,7 @@ impl Client {
             let paired = match stored {
                 Stored::Build(Build { of_other: false, .. }) => PairedMiss::Own,
                 Stored::Build(Build { of_other: true, .. }) | Stored::MissOfOther => PairedMiss::Other,
-                Stored::NoMiss => PairedMiss::None,
+                Stored::NoMiss(_) => PairedMiss::None,
             };
             self.listener.note(paired, metrics);
         }

@@ -167,7 +167,7 @@ impl Proxy {
                 _ => {}
             }
         }
-        let mut build = None;
+        let mut ended = None;
         match (command, outcome) {
             (
                 Command::Get | Command::Gets | Command::Gat | Command::Gats | Command::MetaGet,
@@ -195,9 +195,9 @@ impl Proxy {
                     return;
                 }
                 client.note_observed_store(&stored, &self.metrics);
-                if let Stored::Build(ended) = stored {
-                    let Build { took, spared, at_once, .. } = ended;
-                    build = Some(ended);
+                ended = Some(stored);
+                if let Stored::Build(build) = stored {
+                    let Build { took, spared, at_once, .. } = build;
                     self.metrics.observed_build(rule, took, spared, at_once);
                     let shown = || self.observer.settings.keys.of(seen.key, || hash);
                     let now = client.turn_time();
@@ -209,13 +209,16 @@ impl Proxy {
                     });
                 }
             }
+            (Command::Delete | Command::MetaDelete, Outcome::Deleted | Outcome::Ok) => {
+                self.builds.deleted(hash, by, now);
+            }
             _ => {}
         }
         // Of a key that is shown in part or as a hash, no pattern is known.
         if !seen.is_guarded && self.observer.settings.keys == ShownKeys::Full {
             let mut families = self.observer.tap.families();
             families.begin(now);
-            families.note(seen.key, Deed::of(command, outcome), build.as_ref());
+            families.note_stored(seen.key, Deed::of(command, outcome), ended.as_ref());
         }
     }
 

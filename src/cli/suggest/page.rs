@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::propose::{Proposal, ProposedKind};
+use super::propose::{Proposal, ProposedKind, ProposedPreset};
 use crate::observed::Family;
 
 /// What has been looked at.
@@ -83,7 +83,7 @@ fn write_rule(page: &mut String, proposal: &Proposal) -> std::fmt::Result {
     let Proposal { name, pattern, kind, family } = proposal;
     writeln!(page)?;
     match kind {
-        ProposedKind::Guarded { .. } => {
+        ProposedKind::Guarded { preset, .. } => {
             let share = family.spared * 100 / family.builds.max(1);
             writeln!(
                 page,
@@ -102,6 +102,9 @@ fn write_rule(page: &mut String, proposal: &Proposal) -> std::fmt::Result {
                 short(quantile(0.95)),
                 short(family.longest_micros)
             )?;
+            if let Some(preset) = preset {
+                write_reason(page, *preset, family)?;
+            }
         }
         ProposedKind::Counter => writeln!(
             page,
@@ -124,7 +127,7 @@ fn write_rule(page: &mut String, proposal: &Proposal) -> std::fmt::Result {
     }
     writeln!(page, "[[rules]]\nname = {name:?}\nmatch = {pattern:?}")?;
     match kind {
-        ProposedKind::Guarded { stale_for, cold_wait, max_rebuild, tags } => {
+        ProposedKind::Guarded { stale_for, cold_wait, max_rebuild, tags, preset } => {
             writeln!(page, "kind = \"guarded\"")?;
             writeln!(page, "stale_for = \"{}s\"", stale_for.as_secs())?;
             writeln!(page, "cold_wait = \"{}ms\"", cold_wait.as_millis())?;
@@ -133,6 +136,13 @@ fn write_rule(page: &mut String, proposal: &Proposal) -> std::fmt::Result {
             }
             if cold_wait.as_secs() > 10 {
                 writeln!(page, "cold_limit = \"{}ms\"", 2 * cold_wait.as_millis())?;
+            }
+            match preset {
+                Some(ProposedPreset::Rails) => writeln!(page, "preset = \"rails\"")?,
+                Some(ProposedPreset::Dogpile { max_ttl }) => {
+                    writeln!(page, "preset = \"dogpile\"\nmax_ttl = \"{}s\"", max_ttl.as_secs())?;
+                }
+                None => {}
             }
             if !tags.is_empty() {
                 writeln!(page, "tags = {tags:?}")?;
@@ -144,6 +154,25 @@ fn write_rule(page: &mut String, proposal: &Proposal) -> std::fmt::Result {
         ProposedKind::Log => writeln!(page, "kind = \"log\"\nwindow = \"5m\""),
         ProposedKind::None => Ok(()),
     }
+}
+
+/// Why a preset is proposed.
+fn write_reason(page: &mut String, preset: ProposedPreset, family: &Family) -> std::fmt::Result {
+    let (from, to) = family.usual_ages().unwrap_or_default();
+    let (done, library) = match preset {
+        ProposedPreset::Rails => ("deleted the value and stored a new one", "as Rails does"),
+        ProposedPreset::Dogpile { .. } => {
+            ("stored a new value", "as dogpile.cache does; for Symfony, preset = \"symfony\" is enough")
+        }
+    };
+    writeln!(
+        page,
+        "# {} times, a client that had not missed the key {done}, most at an age of {} to {}: the library keeps an expiry inside the \
+         value, {library}.",
+        family.renewals(),
+        short(from.as_micros() as u64),
+        short(to.as_micros() as u64)
+    )
 }
 
 /// A duration in microseconds, with its unit.

@@ -11,6 +11,10 @@ const VARIED: usize = 12;
 const NO_TAGS: [&str; 14] = [
     "page", "p", "offset", "limit", "n", "v", "ver", "version", "lang", "top", "last", "day", "hour", "size",
 ];
+/// So many values of a family must have been stored anew without a miss before it is said why.
+const FEWEST_RENEWALS: u64 = 3;
+/// The oldest of them may be so many times as old as the youngest. To about half of it, that is how exactly ages are counted.
+const MOST_VARIED: u32 = 3;
 /// The most tags of a rule.
 const MAX_TAGS: usize = 16;
 
@@ -30,12 +34,22 @@ pub(super) enum ProposedKind {
         cold_wait: Duration,
         max_rebuild: Option<Duration>,
         tags: Vec<String>,
+        preset: Option<ProposedPreset>,
     },
     Counter,
     Lock,
     Log,
     /// No rule: what is stored was not built after a miss.
     None,
+}
+
+/// For a library that keeps an expiry inside its values.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum ProposedPreset {
+    /// It deletes what has expired.
+    Rails,
+    /// It stores what has expired anew, of at least this age.
+    Dogpile { max_ttl: Duration },
 }
 
 /// A shape with the names of its variable parts.
@@ -139,6 +153,20 @@ fn guarded(family: &Family, tags: Vec<String>) -> ProposedKind {
         cold_wait: cold_wait.clamp(Duration::from_millis(500), Duration::from_secs(60)),
         max_rebuild,
         tags,
+        preset: preset(family),
+    }
+}
+
+/// Values that clients store anew without a miss when they are about equally old have an expiry that memcached does not know. An
+/// application that updates values does so at any age.
+fn preset(family: &Family) -> Option<ProposedPreset> {
+    let renewals = family.renewals();
+    let (from, to) = family.usual_ages().filter(|_| renewals >= FEWEST_RENEWALS)?;
+    match () {
+        () if to > from * MOST_VARIED => None,
+        () if family.deleted_first * 2 > renewals => Some(ProposedPreset::Rails),
+        () => Some(ProposedPreset::Dogpile { max_ttl: Duration::from_secs(from.as_secs()) })
+            .filter(|_| from.as_secs() > 0),
     }
 }
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::clock::parse_utc;
 use crate::metrics::{Command, Outcome};
-use crate::observed::{Builder, Deed, Families, OpenBuilds, Stored};
+use crate::observed::{Builder, Deed, Families, OpenBuilds};
 
 /// A recording, as far as rules depend on it.
 #[derive(Debug, Default)]
@@ -102,17 +102,18 @@ impl Recording {
         let by = Builder { connection, peers: 0, pooled: false };
         let began = at.saturating_sub(Duration::from_micros(line.us));
         let deed = Deed::of(command, outcome);
-        let build = match command {
+        let stored = match command {
             _ if deed == Some(Deed::Missed) => {
                 builds.missed(hash, by, at);
                 None
             }
-            Command::Set | Command::Add | Command::MetaSet => match builds.stored(hash, by, began, at) {
-                Stored::Build(build) => Some(build),
-                Stored::MissOfOther | Stored::NoMiss => None,
-            },
+            _ if deed == Some(Deed::Deleted) => {
+                builds.deleted(hash, by, at);
+                None
+            }
+            Command::Set | Command::Add | Command::MetaSet => Some(builds.stored(hash, by, began, at)),
             _ => None,
         };
-        self.families.note(key.as_bytes(), deed, build.as_ref());
+        self.families.note_stored(key.as_bytes(), deed, stored.as_ref());
     }
 }

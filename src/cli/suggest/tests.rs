@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::page::{self, Looked};
-use super::propose::{Proposal, ProposedKind, propose};
+use super::propose::{Proposal, ProposedKind, ProposedPreset, propose};
 use super::recording::Recording;
 use crate::clock::utc;
 use crate::config::Config;
@@ -90,6 +90,62 @@ fn rate_limiter() -> Traffic {
     traffic
 }
 
+/// Three applications whose values expire after 300 s by the clients, and later by memcached, or are updated at any time.
+fn libraries() -> Traffic {
+    let mut traffic = Traffic::default();
+    let keys = ["rails:1", "dogpile:1", "profile:1", "cart:1"];
+    keys.iter().for_each(|key| traffic.build(2, 100, key));
+    let mut random = crate::random::Random::seeded(7);
+    for n in 0..40_u32 {
+        let reader = n % 3;
+        traffic.now_ms += 300_000 + u64::from(n % 10) * 500;
+        traffic.event(reader, "get", "hit", "rails:1");
+        traffic.event(reader, "delete", "deleted", "rails:1");
+        // Another one misses it meanwhile, and two see the same value of dogpile.cache.
+        traffic.event(5, "get", "miss", "rails:1");
+        [reader, 6].iter().for_each(|client| traffic.event(*client, "get", "hit", "dogpile:1"));
+        traffic.now_ms += 100;
+        traffic.event(5, "set", "stored", "rails:1");
+        traffic.event(reader, "set", "stored", "rails:1");
+        [reader, 6].iter().for_each(|client| traffic.event(*client, "set", "stored", "dogpile:1"));
+    }
+    for _ in 0..200_u32 {
+        traffic.now_ms += random.below(20_000);
+        traffic.event(1, "get", "hit", "profile:1");
+        if random.below(4) == 0 {
+            traffic.event(1, "set", "stored", "profile:1");
+        }
+        // Whoever reads next misses it and builds it.
+        if random.below(8) == 0 {
+            traffic.event(1, "delete", "deleted", "cart:1");
+            traffic.build(2, 100, "cart:1");
+        }
+    }
+    traffic
+}
+
+#[test]
+fn a_preset_is_proposed_for_libraries_that_judge_the_age_of_a_value_and_for_no_other_updates() {
+    let traffic = libraries();
+    let proposals = traffic.propose();
+    let preset = |pattern: &str| {
+        let kind = &proposals.iter().find(|proposal| proposal.pattern == pattern).unwrap().kind;
+        let ProposedKind::Guarded { preset, .. } = kind else { panic!("{pattern}: {kind:?}") };
+        *preset
+    };
+    assert_eq!(preset("rails:{rail}"), Some(ProposedPreset::Rails));
+    let Some(ProposedPreset::Dogpile { max_ttl }) = preset("dogpile:{dogpile}") else { panic!("no dogpile") };
+    assert!((200..=300).contains(&max_ttl.as_secs()), "{max_ttl:?}");
+    assert_eq!([preset("profile:{profile}"), preset("cart:{cart}")], [None; 2]);
+    let text = page::text(&proposals, &Looked { at: "x".to_owned(), lasted: Default::default(), dropped: 0 });
+    for reason in [
+        "40 times, a client that had not missed the key deleted the value and stored a new one, most at an age of",
+        "40 times, a client that had not missed the key stored a new value, most at an age of",
+    ] {
+        assert!(text.contains(reason), "{text}");
+    }
+}
+
 fn pattern_and_kind(proposals: &[Proposal]) -> Vec<(&str, &'static str)> {
     let kind = |proposal: &Proposal| match proposal.kind {
         ProposedKind::Guarded { .. } => "guarded",
@@ -160,7 +216,7 @@ fn a_rate_limiter_is_a_counter() {
 
 #[test]
 fn what_is_proposed_is_a_configuration_with_its_figures_as_comments() {
-    for (traffic, rules) in [(blog(), 4), (shop(), 6), (rate_limiter(), 1)] {
+    for (traffic, rules) in [(blog(), 4), (shop(), 6), (rate_limiter(), 1), (libraries(), 4)] {
         let proposals = traffic.propose();
         let looked =
             Looked { at: "a test".to_owned(), lasted: std::time::Duration::from_secs(3599), dropped: 3 };
