@@ -206,8 +206,6 @@ pub struct RuleRow {
     pub served_meanwhile: u64,
     /// The mean duration of a build, in seconds; `None` if there was none.
     pub build_seconds: Option<f64>,
-    /// Seconds of building that were spared: keys answered with a value, times the mean duration of a build.
-    pub saved_seconds: Option<f64>,
     /// What clients have built for its observed keys.
     pub observed: ObservedRow,
 }

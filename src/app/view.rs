@@ -238,7 +238,6 @@ impl admin::View for AdminView {
         let rules = self.metrics.rule_totals().into_iter().zip(kinds).map(|(totals, kind)| {
             let seconds = |builds: u64| totals.build_ms as f64 / 1e3 / builds as f64;
             let build_seconds = (totals.builds > 0).then(|| seconds(totals.builds));
-            let served = totals.hits + totals.stale + totals.outage;
             RuleRow {
                 name: totals.rule,
                 kind,
@@ -250,7 +249,6 @@ impl admin::View for AdminView {
                 rebuilds: totals.rebuilds,
                 served_meanwhile: totals.stale + totals.outage + totals.waits_filled,
                 build_seconds,
-                saved_seconds: build_seconds.map(|seconds| seconds * served as f64),
                 observed: observed_row(totals.observed),
             }
         });

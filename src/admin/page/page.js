@@ -42,15 +42,17 @@ function show(id, data, build, compared = data) {
 function table(caption, columns, rows, empty) {
   if (!rows.length) return make("p", {}, empty || "None.");
   const heads = columns.map((c) =>
-    make("th", { scope: "col", class: c.n ? "n" : null, title: c.metric }, c.title, c.metric ? make("br") : null, c.metric ? make("span", { class: "metric" }, c.metric) : null));
+    make("th", { role: "columnheader", scope: "col", class: c.n ? "n" : null, title: c.metric }, c.title, c.metric ? make("span", { class: "metric" }, c.metric) : null));
   const line = (row) =>
-    make("tr", {}, ...columns.map((c, at) => {
+    make("tr", { role: "row" }, ...columns.map((c, at) => {
       const value = c.of(row);
-      const kind = at === 0 ? "th" : "td";
       const css = [c.n ? "n" : "name", c.state ? c.state(row) : ""].join(" ").trim();
-      return make(kind, { class: css, scope: at === 0 ? "row" : null }, value);
+      if (at === 0) return make("th", { class: css, role: "rowheader", scope: "row" }, value);
+      return make("td", { class: css, role: "cell", "data-title": c.title }, value);
     }));
-  const body = make("table", {}, make("caption", {}, caption), make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows.map(line)));
+  // The roles remain those of a table where a narrow screen shows cards.
+  const head = make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, ...heads));
+  const body = make("table", { class: "cards", role: "table" }, make("caption", {}, caption), head, make("tbody", { role: "rowgroup" }, ...rows.map(line)));
   return make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption }, body);
 }
 
@@ -79,7 +81,7 @@ function ring(pool) {
     arc.append(drawn("title", {}, `${at + 1}: ${server.name}, ${STATES[server.state]}, ${percent(server.share)} of the keys`));
     svg.append(arc);
     const [x, y] = point((from + end) / 2, 75).split(" ");
-    if (server.share > 0.03) svg.append(drawn("text", { class: "on", x, y, "text-anchor": "middle", "dominant-baseline": "central" }, String(at + 1)));
+    if (server.share > 0.03) svg.append(drawn("text", { class: `on${away}`, x, y, "text-anchor": "middle", "dominant-baseline": "central" }, String(at + 1)));
     from = to;
   });
   const up = pool.servers.filter((s) => s.state === "up").length;
@@ -92,13 +94,12 @@ function pools(all) {
     const standby = (server) =>
       [...server.standby].sort((a, b) => b[1] - a[1]).slice(0, 4).map(([at, share]) => `${at + 1} (${Math.round(share * 100)} %)`).join(", ") + (server.standby.length > 4 ? ", …" : "");
     const columns = [
-      { title: "server", of: (s) => `${pool.servers.indexOf(s) + 1}  ${s.name}` },
+      { title: "server", of: (s) => make("span", { class: "address" }, `${pool.servers.indexOf(s) + 1}  ${s.name}`) },
       { title: "state", metric: "kennel_upstream_up, kennel_upstream_healthy", of: (s) => STATES[s.state], state: tone },
       { title: "share", metric: "/page.json share", n: true, of: (s) => percent(s.share) },
     ];
     if (pool.servers.some((s) => s.keys)) {
       columns.push({ title: "guarded keys", metric: "kennel_failover_place, kennel_failover_view_valid", of: (s) => PLACES[s.keys] || "on the server", state: (s) => (s.keys === "own" ? "up" : "down") });
-      columns.push({ title: "view", metric: "/page.json fence", of: (s) => (s.fence ? "fence " + s.fence : "none") });
       columns.push({ title: "standby", metric: "/page.json standby", of: standby });
     }
     const notes = pool.unknown_placements.map((other) =>
@@ -110,8 +111,17 @@ function pools(all) {
     }
     const placement = pool.placement ? make("p", {}, `Placement ${pool.placement}. `, make("span", { class: "metric" }, "kennel_pool_placements")) : null;
     const rows = table(`Servers of pool ${pool.name}; the share is an estimate within about a percent`, columns, pool.servers, "No server is known.");
-    return make("div", {}, make("h3", {}, `Pool ${pool.name}`), make("div", { class: "pool" }, ring(pool), rows), placement, ...notes);
+    return make("div", {}, make("h3", {}, `Pool ${pool.name}`), make("div", { class: "pool" }, ring(pool), rows), fences(pool), placement, ...notes);
   });
+}
+
+/** The fences of the views of a pool that fails over, for those who compare them with what `kennel explain` says. */
+function fences(pool) {
+  const known = pool.servers.filter((s) => s.fence);
+  if (!known.length) return null;
+  const id = `fences-${pool.name}`;
+  const list = known.map((s) => make("li", {}, `${s.name}: fence ${s.fence}`));
+  return make("details", { id, open: $(id)?.open ? "" : null }, make("summary", {}, "Fences"), make("ul", {}, ...list));
 }
 
 // Slab classes.
@@ -195,6 +205,8 @@ const PLOTS = [
   { title: "Memory", unit: bytes, metric: "process_resident_memory_bytes", lines: ["memory"] },
 ];
 const MAX_LINES = 8;
+/** The time between two points, in seconds. */
+const POINT = 5;
 
 /** Adds new points. Returns whether there were any. */
 function remember(page) {
@@ -290,29 +302,53 @@ function redraw() {
 
 // Rules, keys, configuration.
 
+/** What a guard has spared, and would spare: now, in the last hour, and since the start. */
+function spared(all) {
+  const avoided = history.series.avoided ?? [];
+  const built = history.series.rebuilds ?? [];
+  const from = (history.at.at(-1) ?? 0) - 3600;
+  const hour = (rates) => Math.round(rates.reduce((sum, each, at) => sum + (history.at[at] > from ? each * POINT : 0), 0));
+  const total = (of) => all.reduce((sum, rule) => sum + of(rule), 0);
+  const builds = (number) => `${count(number)} ${number === 1 ? "build" : "builds"}`;
+  const figures = [
+    ["Builds spared now", rate(avoided.at(-1)), `while ${rate(built.at(-1))} are built`],
+    ["Spared in the last hour", builds(hour(avoided)), `while ${count(hour(built))} were built`],
+    ["Spared since the start", builds(total((r) => r.served_meanwhile)), `${seconds(total(sparedSeconds))} of building`],
+  ];
+  const observed = total((r) => r.observed.builds);
+  if (observed) {
+    const would = total((r) => r.observed.spared_builds);
+    figures.push(["Rules that observe: a guard would spare", builds(would), `of ${count(observed)}, ${seconds(total((r) => r.observed.spared_build_seconds))} of building`]);
+  }
+  const metrics = "kennel_waits_total, kennel_requests_total, kennel_leases_total, kennel_rebuild_duration_seconds, kennel_observed_spared_builds_total";
+  return figures.map(([title, large, small]) => make("div", { title: metrics }, make("dt", {}, title), make("dd", { class: "large" }, large), make("dd", {}, small)));
+}
+
 function rules(all) {
   const requests = "kennel_requests_total";
   const columns = [
     { title: "rule", of: (r) => r.name },
+    { title: "kind", of: (r) => r.kind },
+    { title: "spared", metric: "kennel_requests_total, kennel_waits_total, kennel_rebuild_duration_seconds", of: saves },
+    { title: "rebuilds", metric: "kennel_leases_total", n: true, of: (r) => count(r.rebuilds) },
+    { title: "mean build", metric: "kennel_rebuild_duration_seconds", n: true, of: (r) => seconds(r.build_seconds) },
     { title: "hits", metric: requests, n: true, of: (r) => count(r.hits) },
     { title: "stale", metric: requests, n: true, of: (r) => count(r.stale) },
     { title: "misses", metric: requests, n: true, of: (r) => count(r.misses) },
     { title: "writes", metric: requests, n: true, of: (r) => count(r.writes) },
-    { title: "errors", metric: requests, n: true, of: (r) => count(r.errors) },
-    { title: "rebuilds", metric: "kennel_leases_total", n: true, of: (r) => count(r.rebuilds) },
-    { title: "mean build", metric: "kennel_rebuild_duration_seconds", n: true, of: (r) => seconds(r.build_seconds) },
-    { title: "what it saves", metric: "kennel_requests_total, kennel_waits_total, kennel_rebuild_duration_seconds", of: saves },
-    { title: "what a guard would spare", metric: "kennel_observed_builds_total, kennel_observed_spared_builds_total, kennel_observed_spared_build_seconds_total", of: spares },
-    { title: "kind", of: (r) => r.kind },
+    { title: "errors", metric: requests, n: true, of: (r) => count(r.errors), state: (r) => (r.errors ? "down" : "") },
   ];
-  return table("Rules, in the order of the configuration", columns, all);
+  if (all.some((r) => spares(r) !== "–")) {
+    columns.splice(3, 0, { title: "what a guard would spare", metric: "kennel_observed_builds_total, kennel_observed_spared_builds_total, kennel_observed_spared_build_seconds_total", of: spares });
+  }
+  return table("Rules, in the order of the configuration; counts since the start", columns, all);
 }
 
+// Requests that were served while one client built the value, each of which would have built it too.
+const sparedSeconds = (r) => r.served_meanwhile * (r.build_seconds ?? 0);
+
 function saves(r) {
-  const parts = [];
-  if (r.served_meanwhile) parts.push(`${count(r.served_meanwhile)} requests served meanwhile`);
-  if (r.saved_seconds) parts.push(`${seconds(r.saved_seconds)} of building spared`);
-  return parts.join("; ") || "–";
+  return r.served_meanwhile ? `${count(r.served_meanwhile)} ${r.served_meanwhile === 1 ? "build" : "builds"}, ${seconds(sparedSeconds(r))}` : "–";
 }
 
 // Of the raw keys that are observed, beside the guarded ones of the same rule.
@@ -331,12 +367,14 @@ function about(page) {
   const t = page.uptime_seconds;
   const up = t < 120 ? `${t} s` : t < 7200 ? `${Math.floor(t / 60)} min` : t < 172800 ? `${Math.floor(t / 3600)} h` : `${Math.floor(t / 86400)} d`;
   $("about").textContent = `version ${page.version} (kennel_build_info), up for ${up} (process_start_time_seconds)`;
-  $("state").textContent = page.state;
-  $("state").className = "badge " + (page.state === "ready" ? "up" : "down");
-  document.title = `Kennel: ${page.state}`;
   const errors = page.config.errors.map((error) => `The configuration file was refused: ${error}`);
   const lost = page.pools.flatMap((pool) => pool.servers.filter((s) => s.state === "down" || s.state === "sick").map((s) => `Server ${s.name} of pool ${pool.name} is ${STATES[s.state]}`));
   const problems = [...errors, ...lost, ...page.notes];
+  const servers = page.pools.reduce((sum, pool) => sum + pool.servers.length, 0);
+  const state = lost.length ? `${page.state}, ${lost.length} of ${servers} servers not up` : page.state;
+  $("state").textContent = state;
+  $("state").className = "badge " + (page.state !== "ready" ? "down" : problems.length ? "warn" : "up");
+  document.title = `Kennel: ${state}`;
   $("problems").hidden = !problems.length;
   show("problem-list", problems, (all) => all.map((text) => make("li", { class: "down" }, text)));
 }
@@ -412,6 +450,7 @@ async function turn() {
     show("error-table", page.errors, errors);
     if (turns % 5 === 0) askSlabs();
     if (remember(page.history) || turns === 0) plots();
+    show("spared", page.rules, spared, [page.rules, history.next]);
     if (turns % 2 === 0) await Promise.all([ask("/leases", "lease-table", leases), ask("/hot?limit=15", "hot-table", hot)]);
     turns += 1;
     if ($("connection").textContent) $("connection").textContent = "";
@@ -426,6 +465,7 @@ async function turn() {
   else setTimeout(turn, SECOND);
 }
 
+$("names").addEventListener("change", (event) => document.body.classList.toggle("names", event.target.checked));
 let resizing = 0;
 addEventListener("resize", () => {
   clearTimeout(resizing);

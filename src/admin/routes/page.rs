@@ -192,7 +192,6 @@ fn rule(rule: &RuleRow) -> Value {
         "rebuilds": rule.rebuilds,
         "served_meanwhile": rule.served_meanwhile,
         "build_seconds": rule.build_seconds,
-        "saved_seconds": rule.saved_seconds,
         "observed": {
             "builds": rule.observed.builds,
             "spared_builds": rule.observed.spared,

@@ -89,15 +89,21 @@ async function screenshot(name, height) {
   fs.writeFileSync(path.join(folder, name), Buffer.from(data, "base64"));
 }
 
-/** The contrast of text with its background, as WCAG defines it. */
-const CONTRAST = `((element) => {
+/** The contrast of two colors, as WCAG defines it. */
+const RATIO = `((...colors) => {
   const light = (color) => {
     const part = (n) => { const c = n / 255; return c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; };
     const [r, g, b] = color.match(/[\\d.]+/g).map(Number);
     return 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
   };
-  const both = [light(getComputedStyle(element).color), light(getComputedStyle(document.body).backgroundColor)].sort((a, b) => b - a);
+  const both = colors.map(light).sort((a, b) => b - a);
   return (both[0] + 0.05) / (both[1] + 0.05);
+})`;
+/** That of an element's text with the page, and those of the labels of the ring with what is below them. */
+const CONTRAST = `((element) => ${RATIO}(getComputedStyle(element).color, getComputedStyle(document.body).backgroundColor))`;
+const LABELS = `[...document.querySelectorAll('.arc')].flatMap((arc) => {
+  const label = arc.nextElementSibling;
+  return label?.classList.contains('on') ? [${RATIO}(getComputedStyle(label).fill, getComputedStyle(arc).fill)] : [];
 })`;
 
 async function check() {
@@ -108,8 +114,15 @@ async function check() {
   const turns = Number(await value("document.body.dataset.updated"));
   await until(`Number(document.body.dataset.updated) > ${turns + 1}`, 5_000);
   await until("document.querySelector('#hot-table').innerText.includes('page:')");
+  // First what is spared, then the rest; metrics' names for those who ask.
+  const headings = await value("[...document.querySelectorAll('main section:not([hidden]) > h2')].map((head) => head.innerText)");
+  assert.strictEqual(headings[0], "Rules", headings.join());
+  await until("/^[1-9]/.test(document.querySelectorAll('#spared dd.large')[1].innerText)");
+  assert.match(await value("document.querySelector('#spared').innerText"), /^Builds spared now\n\n?[\d.]+\/s/);
+  assert.ok(!(await value("document.body.innerText")).includes("kennel_upstream_up"));
+  await value("document.querySelector('#names').click()");
   const text = await value("document.body.innerText");
-  for (const word of ["ready", "kennel_upstream_up", "kennel_requests_total", "3 of 3 up", "pages", "requests served meanwhile", "process_resident_memory_bytes", "pools.main.servers"]) {
+  for (const word of ["ready", "kennel_upstream_up", "kennel_requests_total", "3 of 3 up", "pages", "1 build, ", "process_resident_memory_bytes", "pools.main.servers"]) {
     assert.ok(text.includes(word), `the page shows no ${word}:\n${text}`);
   }
   await until("document.querySelector('#lease-table tbody th')?.innerText === 'page:building'");
@@ -122,7 +135,8 @@ async function check() {
   // Every number has the name of where it is from.
   const unnamed = await value("[...document.querySelectorAll('thead th.n')].filter((head) => !head.title).map((head) => head.innerText)");
   assert.deepStrictEqual(unnamed, []);
-  const hits = "Number([...document.querySelectorAll('#rule-table tbody td')][0].innerText.replaceAll(',', ''))";
+  await value("document.querySelector('#names').click()");
+  const hits = "Number(document.querySelector('#rule-table td[data-title=hits]').innerText.replaceAll(',', ''))";
   const before = await value(hits);
   await until(`${hits} > ${before}`, 5_000);
 
@@ -138,16 +152,21 @@ async function check() {
   await scheme("light");
   assert.notStrictEqual(await value(paper), dark);
 
-  for (const pixels of [360, 800]) {
+  for (const pixels of [360, 800, 1280]) {
     await width(pixels);
     await until(`document.documentElement.scrollWidth <= ${pixels}`, 2_000);
+    // Nothing is beside the screen, and no address is broken. Tables of classes and points may be wider: a picture shows the same.
+    const wide = await value("[...document.querySelectorAll('main > section > div .wide')].filter((box) => !box.closest('details') && box.scrollWidth > box.clientWidth).map((box) => box.getAttribute('aria-label'))");
+    assert.deepStrictEqual(wide, [], `at ${pixels}`);
+    const broken = await value("[...document.querySelectorAll('.address')].filter((address) => address.getClientRects().length !== 1).map((address) => address.innerText)");
+    assert.deepStrictEqual(broken, [], `at ${pixels}`);
   }
   await width(1200);
 
   // By keyboard: the link that skips, the sections, then the tables.
   await value("document.activeElement.blur()");
   const order = [];
-  for (let n = 0; n < 13; n += 1) {
+  for (let n = 0; n < 16; n += 1) {
     await key("Tab", 9);
     order.push(await value("document.activeElement.getAttribute('href') || document.activeElement.getAttribute('aria-label') || document.activeElement.tagName"));
   }
@@ -167,6 +186,13 @@ async function check() {
   await told("killed");
   const took = await until("document.querySelector('#pools').innerText.includes('down') && document.querySelector('#problem-list').innerText.includes('is down')", 3_000);
   await until(`[...document.querySelectorAll('#error-table tbody tr')].some((row) => row.innerText.includes('not connected') && row.innerText.includes('127.0.0.1:'))`, 3_000);
+  // Neither the title nor the badge is that of a pool without problems, and the label of the dead server can be read.
+  await until("document.title === 'Kennel: ready, 1 of 3 servers not up' && document.querySelector('#state').className === 'badge warn'");
+  for (const wanted of ["light", "dark"]) {
+    await scheme(wanted);
+    for (const contrast of await value(LABELS)) assert.ok(contrast >= 4.5, `a server's label in ${wanted}: ${contrast}`);
+  }
+  await scheme("light");
   console.log(`down after ${took} ms`);
   await told("restarted");
   await until("document.querySelector('#pools').innerText.includes('3 of 3 up')");
@@ -179,6 +205,7 @@ async function check() {
 
 async function screenshots() {
   await open();
+  await width(1280);
   await until("document.querySelectorAll('#plots canvas').length === 9");
   await screenshot("page-light.png", 1500);
   await scheme("dark");
