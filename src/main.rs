@@ -11,8 +11,8 @@ use clap::Parser;
 use kennel::app::control::{Signals, Source, control};
 use kennel::app::{self, App, Service};
 use kennel::cli;
-use kennel::cli::arguments::{Arguments, Command, TagCommand};
-use kennel::config::{self, CONFIG_VARIABLE, Loaded, Location};
+use kennel::cli::arguments::{Arguments, Command, TagCommand, VERSION};
+use kennel::config::{self, CONFIG_VARIABLE, Config, Loaded, Location, Rule, RuleKind};
 use kennel::discovery::Discovery;
 use kennel::listener::Inherited;
 use kennel::log::{self, LogError};
@@ -20,14 +20,20 @@ use kennel::systemd;
 use tokio::runtime;
 use tracing::{error, info, warn};
 
+/// The most names of rules in a line of the log.
+const MAX_LISTED: usize = 8;
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let location = Location::find(arguments.config.clone(), env::var_os(CONFIG_VARIABLE));
     match &arguments.command {
-        Some(Command::Check { connect, against, file }) => {
+        Some(Command::Check { connect, against, json, strict, file }) => {
             let location = file.clone().map_or(location, Location::Named);
-            return cli::check::run(&location, *connect, against.as_deref());
+            let (servers, against) = (*connect, against.as_deref());
+            let options = cli::check::Options { servers, against, json: *json, strict: *strict };
+            return cli::check::run(&location, options);
         }
+        Some(Command::Completions { shell }) => return cli::completions::run(*shell),
         Some(Command::Demo) => return cli::demo::run(),
         Some(Command::Fleet { sidecar, json }) => return cli::fleet::run(sidecar, *json, &location),
         Some(Command::Health { admin }) => return cli::health::run(&location, admin.as_deref()),
@@ -127,6 +133,7 @@ fn serve(location: &Location, takeover: bool) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    introduce(location, &loaded.config);
     loaded.config.warnings.iter().for_each(|warning| warn!("{warning}"));
     match run(loaded, &source, passed, takeover) {
         Ok(()) => ExitCode::SUCCESS,
@@ -134,6 +141,25 @@ fn serve(location: &Location, takeover: bool) -> ExitCode {
             error!("{error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Logs which version begins with which configuration.
+fn introduce(location: &Location, config: &Config) {
+    let file = location.path().map_or_else(|| "built-in".to_owned(), |path| path.display().to_string());
+    let fingerprint = format!("{:016x}", config.rules_fingerprint());
+    let (rules, guarded) = (config.rules.len(), guarded(config));
+    info!(version = VERSION, file, rules, fingerprint, guarded, "starting");
+}
+
+/// The names of the rules that guard, as many as a line takes.
+fn guarded(config: &Config) -> String {
+    let is_guarded = |rule: &&Rule| matches!(rule.kind, RuleKind::Guarded { .. });
+    let names: Vec<_> = config.rules.iter().filter(is_guarded).map(|rule| &*rule.name).collect();
+    match names.len() {
+        0 => "nothing".to_owned(),
+        n if n > MAX_LISTED => format!("{} and {} more", names[..MAX_LISTED].join(", "), n - MAX_LISTED),
+        _ => names.join(", "),
     }
 }
 
@@ -225,5 +251,18 @@ mod tests {
     fn the_readme_shows_the_commands_that_are_printed_at_start() {
         let shown = example(SocketAddr::from(([127, 0, 0, 1], 11211))).join("\n");
         assert!(include_str!("../README.md").contains(&format!("```sh\n{shown}\n```")), "{shown}");
+    }
+
+    #[test]
+    fn the_start_names_what_is_guarded_and_no_more_than_a_line_takes() {
+        let config = |rules: usize| {
+            let rule = |n| format!("[[rules]]\nname = \"r{n}\"\nmatch = \"{n}:*\"\n");
+            let rules: String = (0..rules).map(rule).collect();
+            let raw = "[[rules]]\nname = \"raw\"\nmatch = \"*\"\nkind = \"raw\"\n";
+            Config::read("k.toml", &format!("[pools.main]\nservers = [\"a:1\"]\n{rules}{raw}"), []).unwrap()
+        };
+        assert_eq!(guarded(&config(0)), "nothing");
+        assert_eq!(guarded(&config(2)), "r0, r1");
+        assert!(guarded(&config(MAX_LISTED + 3)).ends_with(", r7 and 3 more"));
     }
 }

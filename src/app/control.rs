@@ -126,6 +126,7 @@ pub async fn control(
             () = watched.changed() => Trigger::Changed,
             () = app.opened.cancelled(), if !is_ready => {
                 is_ready = true;
+                info!("ready");
                 service.ready(app);
                 continue;
             }

@@ -4,13 +4,14 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 
 use super::admin_client::AdminClient;
 use crate::config::Location;
 use crate::log;
 
 /// The version of the package, and the commit that it was built from.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("KENNEL_REVISION"), ")");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("KENNEL_REVISION"), ")");
 
 /// A memcached sidecar with dog-pile protection and tags.
 ///
@@ -51,8 +52,20 @@ pub enum Command {
         /// (http://127.0.0.1:9111), or of another file. Exit code 1 if a reload would refuse that, because it would lose something.
         #[arg(long, value_name = "RUNNING|FILE")]
         against: Option<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// Exit code 1 if there is a warning, too.
+        #[arg(long)]
+        strict: bool,
         /// The file, instead of that of --config.
         file: Option<PathBuf>,
+    },
+    /// Print the completions of a shell: bash, zsh, fish, elvish or powershell.
+    Completions {
+        /// The shell.
+        #[arg(hide_possible_values = true)]
+        shell: Shell,
     },
     /// Demonstrate the guard with simulated clients, in under a minute. Needs no server and no configuration.
     Demo,
@@ -210,6 +223,9 @@ pub struct TraceArguments {
     /// Only what goes to these servers: names or addresses as in the configuration, or pool/name, separated by commas.
     #[arg(long, value_name = "SERVER")]
     pub server: Option<OsString>,
+    /// Only requests of these clients, separated by commas, with * and ?: 10.0.0.7, '10.0.0.7:5*', 'unix*'.
+    #[arg(long, value_name = "CLIENT")]
+    pub client: Option<OsString>,
     /// Only these outcomes, separated by commas, with * and ?: hit, stale, 'miss*', …
     #[arg(long, value_name = "OUTCOME")]
     pub outcome: Option<OsString>,

@@ -1,12 +1,13 @@
 //! The commands other than running the sidecar, one file each, and the `arguments` of all.
 //!
-//! `check` prints the `description` of a configuration, and `connect` tests its servers. `demo`, `explain`, `fleet`, `health`,
+//! `check` prints the `description` of a configuration, and `connect` tests its servers. `completions`, `demo`, `explain`, `fleet`, `health`,
 //! `reload`, `ring`, `suggest`, `tag`, `top` and `trace` are the commands of these names. `admin_client` asks a running sidecar,
 //! `pipeline` the servers.
 
 mod admin_client;
 pub mod arguments;
 pub mod check;
+pub mod completions;
 mod connect;
 pub mod demo;
 mod description;

@@ -101,12 +101,13 @@ fn trace(arguments: &TraceArguments, location: &Location) -> Result<(), String> 
 
 /// The conditions as a query. They are checked here too, so that a mistake is named even without a sidecar.
 fn query(arguments: &TraceArguments) -> Result<String, String> {
-    let TraceArguments { key, rule, kind, server, outcome, slower, sample, .. } = arguments;
+    let TraceArguments { key, rule, kind, server, client, outcome, slower, sample, .. } = arguments;
     let conditions = [
         ("key", key),
         ("rule", rule),
         ("kind", kind),
         ("server", server),
+        ("client", client),
         ("outcome", outcome),
         ("slower", slower),
         ("sample", sample),
@@ -175,7 +176,7 @@ async fn next_line(reply: &mut OpenReply) -> (io::Result<Option<String>>, &mut O
 impl Output {
     fn begin(&self, out: &mut File) -> io::Result<()> {
         match self {
-            Output::Text if io::stdout().is_terminal() => writeln!(
+            Output::Text => writeln!(
                 out,
                 "{:12}  {:21}  {:9}  {:12}  {:>9}  {:4}  {:12}  {:7}  {:21}  key",
                 "time", "client", "command", "outcome", "µs", "", "rule", "kind", "server"
@@ -252,12 +253,12 @@ mod tests {
     #[test]
     fn conditions_become_a_query_and_a_mistake_is_named() {
         let all = arguments(
-            "kennel trace --key blog:* --rule a,b --kind raw,none --outcome miss* --slower 10ms --sample 1/100",
+            "kennel trace --key blog:* --rule a,b --kind raw,none --client 10.0.0.7 --outcome miss* --slower 10ms --sample 1/100",
         );
         let query = query(&all).unwrap();
         assert_eq!(
             query,
-            "?key=blog%3A%2A&rule=a%2Cb&kind=raw%2Cnone&outcome=miss%2A&slower=10ms&sample=1%2F100"
+            "?key=blog%3A%2A&rule=a%2Cb&kind=raw%2Cnone&client=10.0.0.7&outcome=miss%2A&slower=10ms&sample=1%2F100"
         );
         for (line, expected) in [
             ("kennel trace --slower fast", "--slower=fast must be"),

@@ -108,7 +108,8 @@ pub(super) fn reject_others(v: &mut Validator<'_>, at: &KeyPath, table: &file::R
         if value.is_some() && !kinds.contains(&kind) {
             let others: Vec<_> = kinds.iter().map(|kind| format!("kind = {:?}", word(*kind))).collect();
             let (own, others) = (word(kind), others.join(" or "));
-            let message = format!("has no effect in a {own} rule: remove it, or set {others}");
+            let article = if own.starts_with('o') { "an" } else { "a" };
+            let message = format!("has no effect in {article} {own} rule: remove it, or set {others}");
             v.error(at, key, value.as_ref(), message);
         }
     }

@@ -444,7 +444,7 @@ mod tests {
                 "share = \"5%\"\nkind = \"raw\"",
                 "share (\"5%\") has no effect in a raw rule: remove it, or set kind = \"guarded\"",
             ),
-            ("share = \"5%\"\nkind = \"observe\"", "share (\"5%\") has no effect in a observe rule"),
+            ("share = \"5%\"\nkind = \"observe\"", "share (\"5%\") has no effect in an observe rule"),
             ("share = \"5\"", "share (\"5\") must be a number of percent"),
             ("share = 5", "share (5) must be"),
             ("share = \"101%\"", "share (\"101%\") must be a number of percent"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::event::Sighting;
+use super::event::{Peer, Sighting};
 use super::glob::Glob;
 use super::shown::shown_key;
 use crate::metrics::{LeaseEnd, Outcome};
@@ -22,6 +22,8 @@ pub struct Filter {
     pub kinds: Vec<String>,
     /// One of these is the name of the server, or `pool/server`.
     pub servers: Vec<String>,
+    /// One of these matches the client as it is shown, or its address without the port.
+    pub clients: Vec<Glob>,
     /// The outcome matches one of these.
     pub outcomes: Vec<Glob>,
     /// It took at least this long.
@@ -106,12 +108,13 @@ impl Filter {
             "rule" => list().map(|rules| self.rules = rules),
             "kind" => list().and_then(kinds).map(|kinds| self.kinds = kinds),
             "server" => list().map(|servers| self.servers = servers),
+            "client" => list().and_then(|words| globs(&words)).map(|globs| self.clients = globs),
             "outcome" => list().and_then(|words| outcomes(&words)).map(|globs| self.outcomes = globs),
             "slower" => text().and_then(duration).map(|slower| self.slower = slower),
             "sample" => text().and_then(sample).map(|sample| self.sample = Some(sample)),
             _ => {
                 return Err(format!(
-                    "{name} is no condition: use key, rule, kind, server, outcome, slower or sample"
+                    "{name} is no condition: use key, rule, kind, server, client, outcome, slower or sample"
                 ));
             }
         };
@@ -138,6 +141,7 @@ impl Filter {
             && (self.servers.is_empty() || self.servers.iter().any(is_server))
             && (self.outcomes.is_empty()
                 || self.outcomes.iter().any(|glob| glob.matches(seen.happened.outcome().as_bytes())))
+            && (self.clients.is_empty() || self.clients.iter().any(|glob| is_client(glob, seen.client)))
             && self.key.as_ref().is_none_or(|glob| {
                 (glob.is_literal() && glob.matches(seen.key)) || glob.matches(shown().as_ref())
             })
@@ -150,6 +154,19 @@ fn kinds(words: Vec<String>) -> Result<Vec<String>, String> {
         true => Ok(words),
         false => Err(format!("is no kind: use {}", KINDS.join(", "))),
     }
+}
+
+fn globs(patterns: &[String]) -> Result<Vec<Glob>, String> {
+    patterns.iter().map(|pattern| Glob::parse(pattern.as_bytes())).collect()
+}
+
+fn is_client(glob: &Glob, client: Peer) -> bool {
+    let host = match client {
+        Peer::Tcp(address) => Some(address.ip().to_string()),
+        Peer::Unix(_) | Peer::Sidecar => None,
+    };
+    let shown = client.to_string();
+    [Some(shown), host].iter().flatten().any(|text| glob.matches(text.as_bytes()))
 }
 
 /// A list of patterns of outcomes, each of which must match at least one word.
@@ -202,7 +219,7 @@ mod tests {
 
     use super::*;
     use crate::metrics::Command;
-    use crate::trace::event::{Happened, Marks, Peer};
+    use crate::trace::event::{Happened, Marks};
 
     fn filter(conditions: &[(&str, &str)]) -> Result<Filter, String> {
         let mut filter = Filter::default();
@@ -253,6 +270,16 @@ mod tests {
         ] {
             assert!(!filter(conditions).unwrap().matches(&seen, || seen.key), "{conditions:?}");
         }
+        let from = |client: Peer, condition: &str| {
+            filter(&[("client", condition)]).unwrap().matches(&Sighting { client, ..seen }, || seen.key)
+        };
+        let tcp = Peer::Tcp("10.0.0.7:4711".parse().unwrap());
+        for condition in ["10.0.0.7", "10.0.0.7:4711", "10.0.0.*", "unix,10.0.0.7:*"] {
+            assert!(from(tcp, condition), "{condition}");
+        }
+        assert!(!from(tcp, "10.0.0.70") && !from(tcp, "4711") && !from(tcp, "unix*"));
+        assert!(from(Peer::Unix(Some(7)), "unix:7") && from(Peer::Unix(Some(7)), "unix*"));
+        assert!(!from(Peer::Unix(Some(7)), "unix") && !from(Peer::Sidecar, "10.0.0.7"));
         let near = Sighting { server: None, ..seen };
         assert!(!filter(&[("server", "10.0.0.1:11211")]).unwrap().matches(&near, || near.key));
     }

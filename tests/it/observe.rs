@@ -278,7 +278,9 @@ fn an_early_refresh_has_its_letter_and_so_has_what_happens_on_a_standby_server()
 fn letters_are_one_line_a_key_and_conditions_select() {
     let (_servers, sidecar) = one_server(&[guarded("pages", "page:*", ""), raw("raw", "raw:*")]);
     let letters = Tool::trace(&["--letters", "--key", "page:*"], &sidecar);
-    let misses = Tool::trace(&["--outcome", "miss*", "--rule", "pages"], &sidecar);
+    let misses = Tool::trace(&["--outcome", "miss*", "--rule", "pages", "--client", "127.0.0.1"], &sidecar);
+    let headings = misses.line();
+    assert!(headings.starts_with("time ") && headings.ends_with(" key"), "{headings}");
     let mut client = sidecar.client();
     assert_eq!(client.get("page:1"), None);
     client.store("page:1", b"v", 0);

@@ -96,3 +96,28 @@ fn a_mistyped_command_is_answered_with_the_one_that_was_meant() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(2) && text.contains("'check'"), "{text}");
 }
+
+#[test]
+fn the_log_begins_with_the_version_and_the_configuration_and_then_says_ready() {
+    let servers = memcacheds(1);
+    let rule = "[[rules]]\nname = \"pages\"\nmatch = \"page:*\"\n";
+    let kennel = Kennel::start(&format!("{}{rule}", sidecar_toml(&addresses(&servers), &[])));
+    eventually("it says that it is ready", || kennel.log().contains("ready\n"));
+    let log = kennel.log();
+    let first = log.lines().next().unwrap_or_default();
+    for part in ["starting version=", env!("CARGO_PKG_VERSION"), "kennel.toml", "fingerprint=", "pages"] {
+        assert!(first.contains(part), "{part} in {log}");
+    }
+    let position = |text: &str| log.find(text).unwrap_or_else(|| panic!("{text} in {log}"));
+    assert!(position("listening for operators") < position("ready\n"), "{log}");
+}
+
+#[test]
+fn each_shell_has_completions() {
+    for (shell, part) in [("bash", "complete -F"), ("zsh", "#compdef kennel"), ("fish", "complete -c kennel")]
+    {
+        let output = Command::new(env!("CARGO_BIN_EXE_kennel")).args(["completions", shell]).output();
+        let text = String::from_utf8_lossy(&output.expect("kennel runs").stdout).into_owned();
+        assert!(text.contains(part) && text.contains("explain"), "{shell}: {text}");
+    }
+}
