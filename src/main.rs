@@ -41,6 +41,9 @@ fn main() -> ExitCode {
             let question = cli::explain::Question { key, base64: *base64, json: *json, direct: *direct };
             return cli::explain::run(&question, &location, admin.as_deref());
         }
+        Some(Command::Init(init)) => {
+            return cli::init::run(init, env::var(cli::init::SERVERS_VARIABLE).ok().as_deref());
+        }
         Some(Command::Reload { control, dry_run, force }) => {
             let mode = cli::reload::mode(*dry_run, *force);
             return cli::reload::run(location.path(), control.as_deref(), mode);

@@ -3,10 +3,12 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use super::admin_client::AdminClient;
+use super::clients;
 use crate::config::Location;
 use crate::log;
 
@@ -105,6 +107,12 @@ pub enum Command {
         #[arg(long, value_name = "ADDR")]
         admin: Option<String>,
     },
+    /// Write a commented configuration for the servers that a site has, which leaves every key on its server, and test them.
+    ///
+    /// Prints it to stdout, or writes --output; what has no translation, and what the servers are, goes to stderr. Begins with FILE or
+    /// --servers; otherwise with MEMCACHE_SERVERS, otherwise with /etc/nutcracker/nutcracker.yml. Exit code 1 if a server cannot be
+    /// reached.
+    Init(InitArguments),
     /// Have the running sidecar read its configuration again, and print what has changed.
     ///
     /// Asks on its control socket, admin.control. Exit code 0, or 1 if there are mistakes, or if it would lose something: then nothing has
@@ -163,6 +171,31 @@ impl Sidecar {
     pub(super) fn client(&self, location: &Location) -> Result<AdminClient, String> {
         AdminClient::new(location, self.admin.as_deref())
     }
+}
+
+/// The arguments of `kennel init`.
+#[derive(Args)]
+pub struct InitArguments {
+    /// The servers, separated by commas: HOST, HOST:PORT or HOST:PORT:WEIGHT, in the order of the application.
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["file", "pool"])]
+    pub servers: Option<String>,
+    /// The library, or proxy, that places the keys of --servers or MEMCACHE_SERVERS today, with its default options or those named.
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(clients::names()), conflicts_with = "file")]
+    pub client: Option<String>,
+    /// The pool of the file to take, if it has several.
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
+    /// Write this file.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Replace it if it exists.
+    #[arg(long, requires = "output")]
+    pub force: bool,
+    /// Do not connect to the servers.
+    #[arg(long)]
+    pub no_connect: bool,
+    /// The configuration of twemproxy (YAML) or mcrouter (JSON).
+    pub file: Option<PathBuf>,
 }
 
 /// The arguments of `kennel top`.

@@ -1,12 +1,13 @@
 //! The commands other than running the sidecar, one file each, and the `arguments` of all.
 //!
-//! `check` prints the `description` of a configuration, and `connect` tests its servers. `completions`, `demo`, `explain`, `fleet`, `health`,
-//! `reload`, `ring`, `suggest`, `tag`, `top` and `trace` are the commands of these names. `admin_client` asks a running sidecar,
-//! `pipeline` the servers.
+//! `check` prints the `description` of a configuration, and `connect` tests its servers. `completions`, `demo`, `explain`, `fleet`,
+//! `health`, `init`, `reload`, `ring`, `suggest`, `tag`, `top` and `trace` are the commands of these names. `clients` are the
+//! libraries whose placement of keys `init` knows. `admin_client` asks a running sidecar, `pipeline` the servers.
 
 mod admin_client;
 pub mod arguments;
 pub mod check;
+mod clients;
 pub mod completions;
 mod connect;
 pub mod demo;
@@ -17,6 +18,7 @@ mod unprotected;
 pub mod explain;
 pub mod fleet;
 pub mod health;
+pub mod init;
 mod pipeline;
 pub mod reload;
 pub mod ring;

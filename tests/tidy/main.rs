@@ -53,7 +53,7 @@ struct Dependency {
     tests_too: bool,
 }
 
-const DEPENDENCIES: [Dependency; 19] = [
+const DEPENDENCIES: [Dependency; 20] = [
     Dependency { what: "bincode", words: &["bincode"], files: &["src/guard/envelope.rs"], tests_too: true },
     Dependency { what: "prometheus", words: &["prometheus"], files: &["src/metrics/"], tests_too: true },
     Dependency {
@@ -83,6 +83,12 @@ const DEPENDENCIES: [Dependency; 19] = [
         tests_too: true,
     },
     Dependency { what: "ratatui", words: &["ratatui", "crossterm"], files: &["src/cli/"], tests_too: true },
+    Dependency {
+        what: "saphyr-parser",
+        words: &["saphyr_parser"],
+        files: &["src/cli/init/yaml.rs"],
+        tests_too: true,
+    },
     Dependency { what: "toml", words: &["toml"], files: &["src/config/"], tests_too: false },
     Dependency { what: "socket2", words: &["socket2"], files: &["src/listener/socket.rs"], tests_too: false },
     Dependency { what: "listenfd", words: &["listenfd"], files: &["src/systemd.rs"], tests_too: true },
