@@ -4,7 +4,7 @@
 //! `admin`), the servers inside it (`embedded`), the pipeline (`proxy`, and `monitor` beside it) and what it uses (`rule`,
 //! `guard`, `kinds`, `failover`, `upstream`,
 //! `protocol`, `metrics`, `error`). The last ones give a simulated network, the time, names,
-//! randomness and the log.
+//! randomness, the log, a bounded table and a count for tests.
 
 pub mod cli;
 pub mod app;
@@ -42,3 +42,5 @@ pub mod clock;
 pub mod dns;
 pub mod random;
 pub mod log;
+mod generations;
+mod looked_at;

@@ -1,23 +1,24 @@
 //! How many bytes of a log's current slot were reserved, as far as this process has seen. With it, an append names its part without
 //! a question to the server.
 
-use std::collections::HashMap;
+use std::hash::RandomState;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::generations::Generations;
 
 /// How many logs each of the two generations has.
 const MAX_LOGS: usize = 4_096;
 
-/// The table, which all workers share. A log that it has forgotten costs the next append one more round trip.
-#[derive(Debug, Default)]
-pub(in crate::kinds) struct LogEnds {
-    generations: Mutex<Generations>,
-}
+type Ends = Generations<Box<[u8]>, End, RandomState>;
 
-/// When the younger generation is full, it becomes the older one, and what was in that is forgotten.
-#[derive(Debug, Default)]
-struct Generations {
-    young: HashMap<Box<[u8]>, End>,
-    old: HashMap<Box<[u8]>, End>,
+/// The table, which all workers share. A log that it has forgotten costs the next append one more round trip.
+#[derive(Debug)]
+pub(in crate::kinds) struct LogEnds(Mutex<Ends>);
+
+impl Default for LogEnds {
+    fn default() -> LogEnds {
+        LogEnds(Mutex::new(Generations::new(MAX_LOGS, RandomState::new())))
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,36 +30,24 @@ struct End {
 impl LogEnds {
     /// The most bytes of this slot that a reply has shown to be reserved.
     pub(super) fn get(&self, own: &[u8], slot: u64) -> Option<u64> {
-        let generations = self.lock();
-        let end = generations.young.get(own).or_else(|| generations.old.get(own))?;
+        let ends = self.lock();
+        let end = ends.get(own)?;
         (end.slot == slot).then_some(end.bytes)
     }
 
     /// A reply has shown that so many bytes of this slot are reserved. If it was fewer than are known, another reply has overtaken it.
     pub(super) fn saw(&self, own: &[u8], slot: u64, bytes: u64) {
-        let generations = &mut *self.lock();
-        let seen = End { slot, bytes };
-        if let Some(end) = generations.young.get_mut(own) {
-            *end = seen.max(*end);
-            return;
-        }
-        let end = generations.old.remove(own).map_or(seen, |end| seen.max(end));
-        if generations.young.len() >= MAX_LOGS {
-            generations.old = std::mem::take(&mut generations.young);
-        }
-        generations.young.insert(own.into(), end);
+        self.lock().put(own, End { slot, bytes }, End::max);
     }
 
     /// The server does not have what was seen.
     pub(super) fn forget(&self, own: &[u8]) {
-        let generations = &mut *self.lock();
-        generations.young.remove(own);
-        generations.old.remove(own);
+        self.lock().remove(own);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Generations> {
+    fn lock(&self) -> MutexGuard<'_, Ends> {
         // No panic leaves a change to the table half done.
-        self.generations.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -89,7 +78,5 @@ mod tests {
             ends.saw(b"used", 1, 1);
         }
         assert_eq!((ends.get(b"used", 1), ends.get(b"0", 1)), (Some(7), None));
-        let generations = ends.lock();
-        assert!(generations.young.len() <= MAX_LOGS && generations.old.len() <= MAX_LOGS);
     }
 }

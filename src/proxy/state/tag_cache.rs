@@ -1,15 +1,15 @@
 //! Versions of tags that may be reused for `tags.cache` without asking the server.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::key_hash::KeyHasher;
+use crate::generations::Generations;
 use crate::guard::TagName;
 
-/// The most versions that a worker keeps. When it is reached, expired versions are removed, and all if that is not enough.
+/// The most versions that a worker keeps. When it is reached, those put first are removed.
 const MAX_ENTRIES: usize = 64 * 1024;
 /// The number of write counters. Tags whose hashes share a counter invalidate each other.
 const WRITES: usize = 256;
@@ -23,7 +23,7 @@ pub struct TagCache {
     hashes: KeyHasher,
     /// How often any worker has written a tag of this counter.
     writes: Arc<[AtomicU64; WRITES]>,
-    versions: RefCell<HashMap<TagName, CachedVersion, KeyHasher>>,
+    versions: RefCell<Generations<TagName, CachedVersion, KeyHasher>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -37,13 +37,17 @@ struct CachedVersion {
     writes: u64,
 }
 
+fn versions(hashes: KeyHasher) -> RefCell<Generations<TagName, CachedVersion, KeyHasher>> {
+    RefCell::new(Generations::new(MAX_ENTRIES / 2, hashes))
+}
+
 impl Clone for TagCache {
     fn clone(&self) -> TagCache {
         TagCache {
             keep: self.keep,
             hashes: self.hashes,
             writes: Arc::clone(&self.writes),
-            versions: RefCell::new(HashMap::with_hasher(self.hashes)),
+            versions: versions(self.hashes),
         }
     }
 }
@@ -56,7 +60,7 @@ impl TagCache {
             keep: u64::try_from(keep.as_millis()).unwrap_or(u64::MAX),
             hashes,
             writes: Arc::new([const { AtomicU64::new(0) }; WRITES]),
-            versions: RefCell::new(HashMap::with_hasher(hashes)),
+            versions: versions(hashes),
         }
     }
 
@@ -76,7 +80,7 @@ impl TagCache {
         if !self.is_on() {
             return None;
         }
-        let cached = *self.versions.borrow().get(name)?;
+        let cached = *self.versions.borrow().get(&name[..])?;
         let is_usable = cached.fences == fences && cached.writes == self.writes(name);
         (now < cached.requested_at + self.keep && is_usable).then_some(cached.version)
     }
@@ -99,26 +103,13 @@ impl TagCache {
         if !self.is_on() || writes != self.writes(name) {
             return;
         }
-        let mut versions = self.versions.borrow_mut();
-        if versions.len() >= MAX_ENTRIES {
-            versions.retain(|_, cached| requested_at < cached.requested_at + self.keep);
-            if versions.len() >= MAX_ENTRIES {
-                versions.clear();
-            }
-        }
         let cached = CachedVersion { version, fences, requested_at, writes };
-        match versions.get_mut(name) {
+        self.versions.borrow_mut().put(&name[..], cached, |known, cached| {
+            let is_as_new = known.writes == writes && known.fences == fences;
             // A tag that was lost and created again may have a smaller version later.
-            Some(known)
-                if known.writes == writes
-                    && known.fences == fences
-                    && version < known.version
-                    && requested_at < known.requested_at + self.keep => {}
-            Some(known) => *known = cached,
-            None => {
-                versions.insert(name.clone(), cached);
-            }
-        }
+            let is_newer = version < known.version && requested_at < known.requested_at + self.keep;
+            if is_as_new && is_newer { known } else { cached }
+        });
     }
 
     /// Invalidates a tag's version in all workers, because it was written or found to be newer. The next reader requests the
@@ -136,6 +127,7 @@ impl TagCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::looked_at;
 
     /// Stores a version that was requested after the last write.
     fn put(cache: &TagCache, name: &TagName, version: u64, requested_at: u64) {
@@ -185,16 +177,16 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_cached_versions_is_bounded() {
+    fn the_number_of_cached_versions_is_bounded_and_one_more_costs_no_more() {
         let cache = TagCache::new(Duration::from_millis(100));
-        for i in 0..=MAX_ENTRIES as u64 {
-            put(&cache, &tag(&i.to_string()), i, 1_000);
+        let mut costs = Vec::new();
+        for i in 0..2 * MAX_ENTRIES as u64 {
+            costs.push(looked_at::during(|| put(&cache, &tag(&i.to_string()), i, 1_000 + i % 2 * 100)));
         }
-        assert_eq!(cache.versions.borrow().len(), 1);
-        for i in 0..=MAX_ENTRIES as u64 {
-            put(&cache, &tag(&i.to_string()), i, 1_100 + i % 2 * 100);
-        }
-        assert_eq!(cache.get(&tag("1"), 0, 1_201), Some(1));
-        assert!(cache.versions.borrow().len() <= MAX_ENTRIES);
+        costs.dedup();
+        assert_eq!(costs.len(), 1, "{costs:?}");
+        let kept = |i: u64| cache.get(&tag(&i.to_string()), 0, 1_099) == Some(i);
+        let (last, entries) = (2 * MAX_ENTRIES as u64 - 1, MAX_ENTRIES as u64);
+        assert!(kept(last) && kept(last - entries / 2) && !kept(last - entries));
     }
 }
