@@ -11,6 +11,7 @@
 //! - `entry`: a token in the table, with its owner
 //! - `limits`: how many entries each connection has
 //! - `table`: the table itself
+//! - `room`: what is removed from it
 //! - `attribution`: which token a `set` belongs to
 //! - `renewal`: keeps a lease
 //! - `withheld`: wins whose clients are not told of them yet
@@ -23,6 +24,7 @@ mod miss_token;
 mod entry;
 mod limits;
 mod table;
+mod room;
 mod attribution;
 mod renewal;
 mod withheld;

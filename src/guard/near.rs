@@ -12,12 +12,13 @@
 //! its own values.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::rc::{Rc, Weak};
 
 use bytes::Bytes;
 
 use crate::error::Failure;
+use crate::looked_at;
 
 use super::envelope::{Header, Opened, TagName};
 use super::expiry::sure_ms;
@@ -37,6 +38,8 @@ const MAX_JOINED: usize = 4096;
 const MAX_JOINED_MS: u64 = 100;
 /// A value larger than this fraction (1/n) of the memory is not stored.
 const LARGEST_PART: usize = 4;
+/// An insertion, or one step of the sweep, removes at most this many expired entries.
+const MAX_REMOVED: usize = 16;
 /// Memory for an entry besides its key and its value, in bytes: in the tables, and overhead of the allocator.
 const ENTRY_BYTES: usize = 320;
 
@@ -77,14 +80,28 @@ pub struct NearRead<B> {
     in_flight: Option<Rc<InFlightRead<B>>>,
 }
 
+/// The newest read of each key that other requests may join.
+type InFlightReads<B> = Rc<RefCell<HashMap<Rc<[u8]>, Weak<InFlightRead<B>>>>>;
+
 /// A read in progress that other requests may join. Dropped with its [`NearRead`], together with the wakers.
 #[derive(Debug)]
 pub struct InFlightRead<B> {
+    key: Rc<[u8]>,
+    among: InFlightReads<B>,
     until: u64,
     slots: Slots,
     sum: u64,
     fences: u64,
     wakers: RefCell<Vec<B>>,
+}
+
+impl<B> Drop for InFlightRead<B> {
+    fn drop(&mut self) {
+        let mut among = self.among.borrow_mut();
+        if among.get(&self.key).is_some_and(|newest| std::ptr::eq(newest.as_ptr(), self)) {
+            among.remove(&self.key);
+        }
+    }
 }
 
 impl<B> InFlightRead<B> {
@@ -145,9 +162,9 @@ pub struct NearValues<B> {
     /// How many values were removed early since the last report.
     evicted: u64,
     keys: HashMap<Rc<[u8]>, Entry>,
-    /// Ascending by the number of the read. An element is skipped if its entry has another number now.
-    order: VecDeque<(u64, Rc<[u8]>)>,
-    in_flight: HashMap<Rc<[u8]>, Weak<InFlightRead<B>>>,
+    /// By the number of the read: the oldest first.
+    order: BTreeMap<u64, Rc<[u8]>>,
+    in_flight: InFlightReads<B>,
 }
 
 #[derive(Debug)]
@@ -198,8 +215,8 @@ impl<B> NearValues<B> {
             reads_begun: 0,
             evicted: 0,
             keys: HashMap::new(),
-            order: VecDeque::new(),
-            in_flight: HashMap::new(),
+            order: BTreeMap::new(),
+            in_flight: InFlightReads::default(),
         }
     }
 
@@ -238,7 +255,8 @@ impl<B> NearValues<B> {
             }
             _ => {}
         }
-        if let Some(in_flight) = self.in_flight.get(key).and_then(Weak::upgrade)
+        let in_flight = self.in_flight.borrow().get(key).and_then(Weak::upgrade);
+        if let Some(in_flight) = in_flight
             && now.mono < in_flight.until
             && in_flight.fences == fences
             && changes.sum(&in_flight.slots) == in_flight.sum
@@ -249,8 +267,10 @@ impl<B> NearValues<B> {
         let mut reading = self.start_read(request, now, changes);
         let NearRead { sent, ref slots, sum, .. } = reading;
         let (slots, until) = (slots.clone(), sent + near.min(MAX_JOINED_MS));
-        let in_flight = Rc::new(InFlightRead { until, slots, sum, fences, wakers: RefCell::default() });
-        self.in_flight.insert(Rc::from(key), Rc::downgrade(&in_flight));
+        let (key, among) = (Rc::from(key), Rc::clone(&self.in_flight));
+        let wakers = RefCell::default();
+        let in_flight = Rc::new(InFlightRead { key, among, until, slots, sum, fences, wakers });
+        self.in_flight.borrow_mut().insert(Rc::clone(&in_flight.key), Rc::downgrade(&in_flight));
         reading.in_flight = Some(in_flight);
         NearLookup::Read(reading)
     }
@@ -291,12 +311,7 @@ impl<B> NearValues<B> {
     ) -> (Vec<B>, SharedResult) {
         let NearRequest { key, tags, near, .. } = *request;
         let NearRead { number, sent, slots, sum, bumps, fences, in_flight } = reading;
-        let wakers = in_flight.map(|in_flight| {
-            if self.in_flight.get(key).is_some_and(|newest| std::ptr::eq(newest.as_ptr(), &*in_flight)) {
-                self.in_flight.remove(key);
-            }
-            in_flight.wakers.take()
-        });
+        let wakers = in_flight.map(|in_flight| in_flight.wakers.take());
         let result = match end {
             Some(ReadEnd::Fresh(hit) | ReadEnd::Refreshing(hit)) => {
                 // A slice of the server's reply would keep all of that reply in memory.
@@ -348,7 +363,7 @@ impl<B> NearValues<B> {
             self.bytes += cost(key, entry.size());
             let key: Rc<[u8]> = key.into();
             self.keys.insert(Rc::clone(&key), entry);
-            self.order.push_back((reading, key));
+            self.order.insert(reading, key);
         }
         self.make_room(now);
     }
@@ -360,38 +375,33 @@ impl<B> NearValues<B> {
     fn remove(&mut self, key: &[u8]) {
         if let Some(old) = self.keys.remove(key) {
             self.bytes -= cost(key, old.size());
+            self.order.remove(&old.reading());
         }
     }
 
-    /// Removes expired entries, the oldest first, and then as many as necessary.
-    fn make_room(&mut self, now: Now) {
-        while let Some((reading, key)) = self.order.front() {
-            let entry = self.keys.get(key).filter(|entry| entry.reading() == *reading);
-            let over = entry.is_none_or(|entry| entry.until() <= now.mono);
-            if !over && self.bytes <= self.budget {
-                break;
+    /// Removes some of the expired entries, the oldest first, and as many others as necessary. Returns whether there may be more
+    /// that have expired.
+    fn make_room(&mut self, now: Now) -> bool {
+        let mut removed = 0;
+        while let Some((_, key)) = self.order.first_key_value() {
+            looked_at::entry();
+            let is_over = self.keys.get(key).is_none_or(|entry| entry.until() <= now.mono);
+            if self.bytes <= self.budget && (!is_over || removed >= MAX_REMOVED) {
+                return is_over;
             }
-            let is_current = entry.is_some();
-            self.evicted += u64::from(!over);
-            if let Some((_, key)) = self.order.pop_front()
-                && is_current
-            {
-                self.remove(&key);
-            }
+            removed += 1;
+            self.evicted += u64::from(!is_over);
+            let key = Rc::clone(key);
+            self.order.pop_first();
+            self.remove(&key);
         }
-        // Outdated elements accumulate behind a long-lived value while another key is read repeatedly.
-        if self.order.len() > 2 * self.keys.len() + 64 {
-            let NearValues { keys, order, .. } = self;
-            order.retain(|(reading, key)| keys.get(key).is_some_and(|entry| entry.reading() == *reading));
-        }
+        false
     }
 
-    /// Removes all expired entries, also if no request arrives.
-    pub fn sweep(&mut self, now: Now) {
-        self.keys.retain(|_, entry| now.mono < entry.until());
-        self.bytes = self.keys.iter().map(|(key, entry)| cost(key, entry.size())).sum();
-        self.in_flight.retain(|_, in_flight| in_flight.strong_count() > 0);
-        self.make_room(now);
+    /// Removes some of the expired entries, also if no request arrives. Returns whether it must be called again. Those behind one
+    /// that lives longer remain until that has expired, which takes no more than the longest `near`.
+    pub fn sweep(&mut self, now: Now) -> bool {
+        self.make_room(now)
     }
 }
 

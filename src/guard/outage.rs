@@ -11,7 +11,7 @@
 //! Under a rule that serves nothing stale, a value is handed only to those who waited before its build began: it is as new as
 //! their reads. The others wait for the next build, and nothing is kept.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -100,16 +100,12 @@ pub struct Outages<W> {
     by_tag: BTreeMap<TagName, BTreeSet<SharedKey>>,
     /// When something of each key is over next, see [`KeyState::next_due`].
     due: BTreeSet<(u64, SharedKey)>,
-    /// The keys whose values are kept, the oldest first, with the number of the value.
-    oldest: VecDeque<(SharedKey, u64)>,
+    /// The keys whose values are kept, by the number of the value: the oldest first.
+    oldest: BTreeMap<u64, SharedKey>,
     memory: usize,
     bytes: usize,
-    values: usize,
     evicted: u64,
     next: u64,
-    /// How many keys were looked at.
-    #[cfg(test)]
-    looked_at: u64,
 }
 
 #[derive(Debug)]
@@ -214,14 +210,11 @@ impl<W> Outages<W> {
             by_owner: BTreeMap::new(),
             by_tag: BTreeMap::new(),
             due: BTreeSet::new(),
-            oldest: VecDeque::new(),
+            oldest: BTreeMap::new(),
             memory,
             bytes: 0,
-            values: 0,
             evicted: 0,
             next: 0,
-            #[cfg(test)]
-            looked_at: 0,
         }
     }
 
@@ -237,7 +230,7 @@ impl<W> Outages<W> {
 
     /// The number of values that are kept, and the bytes that they use.
     pub fn kept(&self) -> (usize, usize) {
-        (self.values, self.bytes)
+        (self.oldest.len(), self.bytes)
     }
 
     /// How many values have been removed early for lack of room since the last call.
@@ -383,13 +376,10 @@ impl<W> Outages<W> {
             return;
         }
         while self.bytes + bytes > self.memory {
-            let Some((oldest, number)) = self.oldest.pop_front() else { return };
-            let is_kept = |state: &KeyState<W>| state.kept.as_ref().is_some_and(|kept| kept.number == number);
-            if self.keys.get(&oldest).is_some_and(is_kept) {
-                self.forget_value(&oldest);
-                self.remove_or_reschedule(&oldest, now);
-                self.evicted += 1;
-            }
+            let Some((_, oldest)) = self.oldest.pop_first() else { return };
+            self.forget_value(&oldest);
+            self.remove_or_reschedule(&oldest, now);
+            self.evicted += 1;
         }
         let number = self.number();
         let Some(state) = self.keys.get_mut(key) else { return };
@@ -397,20 +387,14 @@ impl<W> Outages<W> {
         // The value may be a slice of a larger buffer, which must not be kept with it.
         let value = OutageValue { payload: Bytes::copy_from_slice(&value.payload), flags: value.flags };
         state.kept = Some(Kept { value, until, number, bytes });
-        self.oldest.push_back((Arc::clone(&state.key), number));
-        (self.bytes, self.values) = (self.bytes + bytes, self.values + 1);
-        if self.oldest.len() > 64 + 2 * self.values {
-            let keys = &self.keys;
-            self.oldest.retain(|(key, number)| {
-                let kept = keys.get(key).and_then(|state| state.kept.as_ref());
-                kept.is_some_and(|kept| kept.number == *number)
-            });
-        }
+        self.oldest.insert(number, Arc::clone(&state.key));
+        self.bytes += bytes;
     }
 
     fn forget_value(&mut self, key: &[u8]) {
         if let Some(kept) = self.keys.get_mut(key).and_then(|state| state.kept.take()) {
-            (self.bytes, self.values) = (self.bytes - kept.bytes, self.values - 1);
+            self.bytes -= kept.bytes;
+            self.oldest.remove(&kept.number);
         }
     }
 

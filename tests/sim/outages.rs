@@ -202,7 +202,7 @@ impl World {
                 0 if !self.pooled => self.invalidate(true)?,
                 1 if self.up => self.invalidate(false)?,
                 2 if self.now > self.closed_at + CLOSE_PAUSE_MS => self.close()?,
-                3 => self.outages.sweep(self.now),
+                3 => drop(self.outages.sweep(self.now)),
                 _ => {}
             }
         }

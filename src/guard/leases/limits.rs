@@ -15,6 +15,10 @@ pub const MAX_LEASES: usize = 256;
 pub const MAX_LEASES_PER_OWNER: usize = 32;
 /// The most miss tokens of one connection in one table.
 pub(super) const MAX_TOKENS_PER_OWNER: usize = 512;
+/// The most entries of one key: the oldest that is no lease makes room, and its `set` is dropped.
+pub(super) const MAX_ENTRIES_PER_KEY: usize = 256;
+/// What concerns all misses of a connection looks at this many of them at most, the latest first.
+pub(super) const LATEST: usize = 64;
 /// Memory for an entry besides its names, in bytes: in the table, in the index by owner, and among the
 /// pending renewals.
 const TOKEN_BYTES: usize = size_of::<Entry>() + 192;
@@ -27,9 +31,16 @@ pub(super) struct PerOwner {
     holdings: BTreeMap<Owner, Holdings>,
     by_tokens: BTreeSet<Rank>,
     by_leases: BTreeSet<Rank>,
-    /// How many leases the connections have that may belong to one client.
-    by_peers: BTreeMap<u64, usize>,
+    by_peers: BTreeMap<u64, OfPeers>,
     leases: usize,
+}
+
+/// What the connections hold that may belong to one client.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+struct OfPeers {
+    leases: usize,
+    /// Those that hold anything.
+    owners: BTreeSet<Owner>,
 }
 
 /// How many tokens or leases an owner has. Of owners with the same number, the one with the oldest is last.
@@ -111,14 +122,15 @@ impl PerOwner {
         let before = holdings.ranks(owner);
         change(holdings);
         let after = holdings.ranks(owner);
-        if after.0.0 == 0 {
-            self.holdings.remove(&owner);
-        }
+        let of_peers = self.by_peers.entry(owner.peers).or_default();
+        of_peers.leases = of_peers.leases + after.1.0 - before.1.0;
         self.leases = self.leases + after.1.0 - before.1.0;
-        if before.1.0 != after.1.0 {
-            let of_peers = self.by_peers.entry(owner.peers).or_default();
-            *of_peers = *of_peers + after.1.0 - before.1.0;
-            if *of_peers == 0 {
+        if after.0.0 > 0 {
+            of_peers.owners.insert(owner);
+        } else {
+            self.holdings.remove(&owner);
+            of_peers.owners.remove(&owner);
+            if of_peers.owners.is_empty() {
                 self.by_peers.remove(&owner.peers);
             }
         }
@@ -127,7 +139,7 @@ impl PerOwner {
     }
 
     pub(super) fn has_lease_of(&self, peers: u64) -> bool {
-        self.by_peers.contains_key(&peers)
+        self.by_peers.get(&peers).is_some_and(|of_peers| of_peers.leases > 0)
     }
 
     pub(super) fn has_lease(&self, connection: u64) -> bool {
@@ -137,9 +149,9 @@ impl PerOwner {
 
     /// This owner; with `peers`, all that have an entry and may belong to the same client.
     pub(super) fn owners(&self, owner: Owner, peers: bool) -> impl Iterator<Item = Owner> {
-        let others = self.holdings.keys().copied();
-        let others = others.filter(move |other| peers && other.peers == owner.peers && *other != owner);
-        std::iter::once(owner).chain(others)
+        let of_peers = self.by_peers.get(&owner.peers).filter(|_| peers);
+        let others = of_peers.into_iter().flat_map(|of_peers| &of_peers.owners).copied();
+        std::iter::once(owner).chain(others.filter(move |other| *other != owner))
     }
 
     pub(super) fn keys_of(&self, owner: Owner) -> Vec<Box<[u8]>> {
@@ -147,6 +159,11 @@ impl PerOwner {
             .get(&owner)
             .map(|holdings| holdings.tokens.values().cloned().collect())
             .unwrap_or_default()
+    }
+
+    /// The keys of its tokens, the latest first.
+    pub(super) fn latest(&self, owner: Owner) -> impl Iterator<Item = &Box<[u8]>> {
+        self.holdings.get(&owner).into_iter().flat_map(|holdings| holdings.tokens.values().rev())
     }
 
     pub(super) fn leases(&self) -> usize {

@@ -8,10 +8,11 @@ use crate::guard::command::{Cas, Commands};
 use crate::guard::envelope::TagName;
 use crate::guard::inputs::Now;
 use crate::guard::policy::{Policy, millis};
+use crate::looked_at;
 use crate::metrics::LeaseEnd;
 
 use super::entry::{Entry, EntryKind, MissTokenId, Owner};
-use super::limits::PerOwner;
+use super::limits::{LATEST, PerOwner};
 use super::miss_token::MissToken;
 
 /// The table. `W` wakes a waiting request.
@@ -19,8 +20,10 @@ use super::miss_token::MissToken;
 pub struct Leases<W> {
     pub(super) keys: BTreeMap<Box<[u8]>, KeyState<W>>,
     pub(super) owners: PerOwner,
-    evicted: u64,
+    pub(super) evicted: u64,
     pub(super) next: u64,
+    /// The last key of the sweep in progress; empty if there is none.
+    pub(super) swept: Box<[u8]>,
 }
 
 impl<W> Default for Leases<W> {
@@ -32,7 +35,8 @@ impl<W> Default for Leases<W> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct KeyState<W> {
     pub(super) entries: SmallVec<[Entry; 1]>,
-    pub(super) waiters: Vec<(u64, W)>,
+    /// By their numbers.
+    pub(super) waiters: BTreeMap<u64, W>,
     /// Fills that wait for the renewal of their lease to end.
     pub(super) waiting_fills: Vec<W>,
     /// A task polls the server for changes of the key.
@@ -49,7 +53,7 @@ impl<W> Default for KeyState<W> {
     fn default() -> Self {
         KeyState {
             entries: SmallVec::new(),
-            waiters: Vec::new(),
+            waiters: BTreeMap::new(),
             waiting_fills: Vec::new(),
             polled: false,
             unfilled: 0,
@@ -86,7 +90,8 @@ pub struct Ended {
 impl<W> Leases<W> {
     /// A table whose entries may take `max_bytes`.
     pub fn new(max_bytes: usize) -> Leases<W> {
-        Leases { keys: BTreeMap::new(), owners: PerOwner::new(max_bytes), evicted: 0, next: 0 }
+        let (keys, owners, swept) = (BTreeMap::new(), PerOwner::new(max_bytes), Box::default());
+        Leases { keys, owners, evicted: 0, next: 0, swept }
     }
 
     /// From now on, its entries may take `max_bytes`. Those that take more make room for the next one.
@@ -195,6 +200,7 @@ impl<W> Leases<W> {
         let (withheld, clearing, paired, raised) = (false, false, false, false);
         let entry =
             Entry { id, owner, kind, token, shown_cas, withheld, clearing, max_rebuild, paired, raised };
+        self.make_room_of(key);
         self.owners.add(key, &entry);
         self.keys.entry(key.into()).or_default().entries.push(entry);
         id
@@ -224,12 +230,14 @@ impl<W> Leases<W> {
 
     /// Whether a miss of the connection may still be filled. `pooled`: or of another connection of the same client.
     pub fn awaits_fill(&self, owner: Owner, pooled: bool, now: Now) -> bool {
-        self.owners.owners(owner, pooled).any(|owner| {
-            self.owners
-                .keys_of(owner)
-                .iter()
-                .filter_map(|key| self.entry_of(key, owner))
-                .any(|entry| entry.is_lease() || (entry.kind == EntryKind::Miss && entry.ends() > now.mono))
+        if pooled && self.has_lease_of(owner.peers) {
+            return true;
+        }
+        let owners = self.owners.owners(owner, pooled);
+        let latest = owners.flat_map(|owner| self.owners.latest(owner).map(move |key| (key, owner)));
+        latest.take(LATEST).filter_map(|(key, owner)| self.entry_of(key, owner)).any(|entry| {
+            looked_at::entry();
+            entry.is_lease() || (entry.kind == EntryKind::Miss && entry.ends() > now.mono)
         })
     }
 
@@ -350,7 +358,8 @@ impl<W> Leases<W> {
 
     /// `owner` has bumped a tag from one version to the next: its later stores are newer than the bump, as
     /// after its own delete. A miss with another version than the first keeps it, because another client has
-    /// bumped the tag in between. `tags` returns the tags of a key's rule.
+    /// bumped the tag in between. So does one before the latest few, whose `set` is stale then. `tags` returns the tags of a key's
+    /// rule.
     pub fn record_bump<T: AsRef<[TagName]>>(
         &mut self,
         owner: Owner,
@@ -358,7 +367,9 @@ impl<W> Leases<W> {
         (from, to): (u64, u64),
         tags: impl Fn(&[u8]) -> T,
     ) {
-        for key in self.owners.keys_of(owner) {
+        let latest: Vec<_> = self.owners.latest(owner).take(LATEST).cloned().collect();
+        for key in latest {
+            looked_at::entry();
             let Some(Entry { token, raised, .. }) = self.entry_of_mut(&key, owner) else { continue };
             let own = tags(&key);
             let names = own.as_ref().iter().chain(&token.added_tags);
@@ -393,23 +404,6 @@ impl<W> Leases<W> {
             self.remove_if_idle(&key);
         }
         ended
-    }
-
-    /// Removes expired entries. Must be called periodically.
-    pub fn sweep(&mut self, now: Now) {
-        let Leases { keys, owners, .. } = self;
-        keys.retain(|key, state| {
-            state.entries.retain(|entry| {
-                let keep = entry.is_lease() || entry.ends() > now.mono;
-                if !keep {
-                    owners.remove(key, entry);
-                }
-                keep
-            });
-            let remembers = state.unfilled > 0 && state.remember_until > now.mono;
-            let awaited = !state.waiters.is_empty() || !state.waiting_fills.is_empty() || state.polled;
-            !state.entries.is_empty() || awaited || remembers
-        });
     }
 
     /// Whether this is a lease that has not ended.
@@ -448,42 +442,5 @@ impl<W> Leases<W> {
         if idle {
             self.keys.remove(key);
         }
-    }
-
-    /// Ends leases and removes tokens until the table is within its limits. A lease that is ended becomes a
-    /// plain miss, whose `set` is stored if the key has not changed since.
-    pub(super) fn make_room(&mut self, ended: &mut Vec<Ended>) {
-        while let Some((key, id)) = self.owners.excess_lease() {
-            let Some(entry) = self.find(&key, id) else { return };
-            let (owner, mut commands, fence, plan) =
-                (entry.owner, entry.release(), entry.token.fence, entry.token.plan);
-            // The renewal in progress changes the CAS. The stub or lock will expire on its own.
-            if let EntryKind::Lease { renewing: true, orphan } = entry.kind {
-                commands.clear();
-                if orphan {
-                    self.remove_where(&key, |entry| entry.id == id);
-                    self.remove_if_idle(&key);
-                    continue;
-                }
-            }
-            entry.kind = EntryKind::Miss;
-            self.owners.remove_lease(owner, id);
-            ended.push(Ended { key, end: LeaseEnd::Limit, commands, fence, plan });
-        }
-        while let Some((key, id)) = self.owners.excess_token() {
-            let entries = self.keys.get(&key).map(|state| &state.entries[..]).unwrap_or_default();
-            if let Some(entry) = entries.iter().find(|entry| entry.id == id && entry.is_lease()) {
-                let (commands, fence, plan) = (entry.release(), entry.token.fence, entry.token.plan);
-                ended.push(Ended { key: key.clone(), end: LeaseEnd::Limit, commands, fence, plan });
-            }
-            self.evicted += 1;
-            self.remove_where(&key, |entry| entry.id == id);
-            self.remove_if_idle(&key);
-        }
-    }
-
-    /// How many tokens have been removed for lack of room since the last call.
-    pub fn take_evicted(&mut self) -> u64 {
-        std::mem::take(&mut self.evicted)
     }
 }

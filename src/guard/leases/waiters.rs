@@ -122,7 +122,7 @@ impl<W> Leases<W> {
     /// Takes the waiting requests of the key.
     pub fn wake(&mut self, key: &[u8]) -> Vec<W> {
         let Some(state) = self.state(key) else { return Vec::new() };
-        let woken = std::mem::take(&mut state.waiters).into_iter().map(|(_, waiter)| waiter).collect();
+        let woken = std::mem::take(&mut state.waiters).into_values().collect();
         self.remove_if_idle(key);
         woken
     }
@@ -157,7 +157,7 @@ impl<W> Leases<W> {
         let rate = if lease.is_some() { PollRate::Slow } else { PollRate::Fast };
         let poll = (!state.polled).then_some(rate);
         state.polled = true;
-        state.waiters.push((id, waiter));
+        state.waiters.insert(id, waiter);
         Admission::Waits { waiter: id, poll }
     }
 
@@ -190,7 +190,7 @@ impl<W> Leases<W> {
     /// A request no longer waits.
     pub fn stop_waiting(&mut self, key: &[u8], waiter: u64) {
         if let Some(state) = self.state(key) {
-            state.waiters.retain(|(id, _)| *id != waiter);
+            state.waiters.remove(&waiter);
         }
         self.remove_if_idle(key);
     }

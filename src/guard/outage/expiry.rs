@@ -6,6 +6,10 @@ use smallvec::SmallVec;
 
 use super::{KeyState, Outages};
 use crate::guard::leases::Owner;
+use crate::looked_at;
+
+/// How many keys one step of the sweep looks at: clients must not wait for a sweep of the whole table.
+pub(super) const SWEPT_AT_ONCE: usize = 256;
 
 impl<W> KeyState<W> {
     /// When a build, the value that is kept, or what is remembered is over. At once if there is nothing; never while there are
@@ -69,19 +73,21 @@ impl<W> Outages<W> {
         }
     }
 
-    /// Removes what has expired, at `now` on the monotonic clock in ms. Must be called periodically.
-    pub fn sweep(&mut self, now: u64) {
-        self.remove_due(now, usize::MAX);
+    /// Removes what has expired, at `now` on the monotonic clock in ms, of a few keys. Must be called periodically, each time until
+    /// it returns false.
+    pub fn sweep(&mut self, now: u64) -> bool {
+        self.remove_due(now, SWEPT_AT_ONCE)
     }
 
-    /// The same for at most so many keys, those first that have been over for the longest time.
-    pub(super) fn remove_due(&mut self, now: u64, most: usize) {
+    /// The same for at most so many keys, those first that have been over for the longest time. Returns whether there may be more.
+    pub(super) fn remove_due(&mut self, now: u64, most: usize) -> bool {
         for _ in 0..most {
-            #[cfg(test)]
-            (self.looked_at += 1);
-            let Some((_, key)) = self.due.first().filter(|(due, _)| *due <= now).cloned() else { return };
+            looked_at::entry();
+            let Some((_, key)) = self.due.first().filter(|(due, _)| *due <= now).cloned() else {
+                return false;
+            };
             self.end_late_builds(&key, now);
-            let Some(state) = self.keys.get_mut(&key) else { return };
+            let Some(state) = self.keys.get_mut(&key) else { return false };
             if state.remember_until <= now {
                 state.unfilled = 0;
             }
@@ -90,5 +96,6 @@ impl<W> Outages<W> {
             }
             self.remove_or_reschedule(&key, now);
         }
+        true
     }
 }

@@ -3,14 +3,14 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::task::spawn_local;
+use tokio::task::{spawn_local, yield_now};
 use tokio::time::Instant;
 
 use crate::guard::leases::{Due, Leases, MissToken, MissTokenId};
 use crate::metrics::{LeaseEnd, Limit, WaitEnd};
 use crate::proxy::key::GuardedKey;
 use crate::proxy::pipeline::Proxy;
-use crate::proxy::state::lease_table::wake_all;
+use crate::proxy::state::lease_table::{SHARDS, wake_all};
 use crate::proxy::state::renewal_queue::DueLease;
 
 /// How often expired entries are removed.
@@ -23,10 +23,7 @@ impl Proxy {
         loop {
             if swept.elapsed() >= SWEEP {
                 swept = Instant::now();
-                let evicted = self.leases.sweep(self.now());
-                (0..evicted).for_each(|_| self.metrics.limit_reached(Limit::MissTokens));
-                self.sweep_near();
-                self.sweep_outages();
+                self.sweep().await;
             }
             let now = self.now();
             match self.renewals.first_due() {
@@ -40,6 +37,22 @@ impl Proxy {
                     self.renewals.wait(pause).await;
                 }
             }
+        }
+    }
+
+    /// Removes expired entries step by step. Between two steps, clients are served.
+    async fn sweep(&self) {
+        for shard in 0..SHARDS {
+            while self.leases.sweep(shard, self.now()) {
+                yield_now().await;
+            }
+        }
+        (0..self.leases.take_evicted()).for_each(|_| self.metrics.limit_reached(Limit::MissTokens));
+        while self.sweep_near() {
+            yield_now().await;
+        }
+        while self.sweep_outages() {
+            yield_now().await;
         }
     }
 

@@ -121,11 +121,12 @@ impl Proxy {
         }
     }
 
-    /// Removes expired values.
-    pub(super) fn sweep_near(&self) {
+    /// Removes some of the expired values. Returns whether it must be called again.
+    pub(super) fn sweep_near(&self) -> bool {
         let mut values = self.near.values.borrow_mut();
-        values.sweep(self.now());
+        let is_unfinished = values.sweep(self.now());
         self.metrics.near_bytes(values.bytes());
+        is_unfinished
     }
 
     /// Must be called when a command that may change this key or tag begins, and when it has ended.

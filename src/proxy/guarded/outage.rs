@@ -272,12 +272,10 @@ impl Proxy {
         }
     }
 
-    /// Removes what has expired.
-    pub(super) fn sweep_outages(&self) {
-        if !self.outages.is_empty() {
-            let now = self.now().mono;
-            self.outages.with(&self.metrics, |outages| outages.sweep(now));
-        }
+    /// Removes some of what has expired. Returns whether it must be called again.
+    pub(super) fn sweep_outages(&self) -> bool {
+        let now = self.now().mono;
+        !self.outages.is_empty() && self.outages.with(&self.metrics, |outages| outages.sweep(now))
     }
 }
 

@@ -13,7 +13,8 @@ use crate::metrics::WaitEnd;
 /// Wakes one waiter with the reason.
 pub(crate) type WaitSender = oneshot::Sender<WaitEnd>;
 
-const SHARDS: usize = 16;
+/// Its parts.
+pub(crate) const SHARDS: usize = 16;
 
 /// The lease table. It is sharded by key so that two workers rarely contend for a lock. Hits do not use it.
 pub struct LeaseTable {
@@ -57,13 +58,14 @@ impl LeaseTable {
         live
     }
 
-    /// Removes expired entries. Returns how many miss tokens have been evicted since the last call.
-    pub fn sweep(&self, now: Now) -> u64 {
-        let sweep = |mut leases: MutexGuard<'_, Leases<WaitSender>>| {
-            leases.sweep(now);
-            leases.take_evicted()
-        };
-        self.all().map(sweep).sum()
+    /// Removes some of the expired entries of a shard. Returns whether it must be called again.
+    pub(crate) fn sweep(&self, shard: usize, now: Now) -> bool {
+        lock(&self.shards[shard]).sweep(now)
+    }
+
+    /// How many miss tokens have been evicted since the last call.
+    pub(crate) fn take_evicted(&self) -> u64 {
+        self.all().map(|mut leases| leases.take_evicted()).sum()
     }
 }
 

@@ -1,7 +1,9 @@
 //! The limits of the table.
 
 use super::super::limits::*;
+use super::super::room::SWEPT_AT_ONCE;
 use super::*;
+use crate::looked_at;
 
 const NOW: Now = Now { wall: 1_000_000, mono: 1_000 };
 
@@ -81,4 +83,95 @@ fn one_connection_has_no_more_than_its_share_even_if_there_is_room() {
     let (first, last) = (0, 2 * MAX_TOKENS_PER_OWNER as u32 - 1);
     assert_eq!(set(&mut leases, first, 1), Attribution::Invalidated, "its connection remembers the miss");
     assert!(matches!(set(&mut leases, last, 1), Attribution::Fill { .. }));
+}
+
+#[test]
+fn of_a_keys_misses_the_oldest_makes_room_and_its_lease_stays() {
+    let mut leases: Leases<u32> = Leases::default();
+    win(&mut leases, 0, 1);
+    for connection in 2..=3 * MAX_ENTRIES_PER_KEY as u64 {
+        miss(&mut leases, 0, connection);
+        assert!(leases.keys[&0_u32.to_le_bytes()[..]].entries.len() <= MAX_ENTRIES_PER_KEY);
+    }
+    assert_eq!(leases.take_evicted(), 2 * MAX_ENTRIES_PER_KEY as u64);
+    assert_eq!(set(&mut leases, 0, 2), Attribution::Invalidated, "its connection remembers the miss");
+    let last = 3 * MAX_ENTRIES_PER_KEY as u64;
+    assert!(matches!(set(&mut leases, 0, last), Attribution::Fill { lease: false, .. }));
+    assert!(matches!(set(&mut leases, 0, 1), Attribution::Fill { lease: true, .. }));
+    (2..=last).for_each(|connection| drop(leases.disconnect(connection.into())));
+    assert!(leases.owners.is_empty() && leases.keys.is_empty());
+}
+
+#[test]
+fn a_bump_concerns_the_latest_misses_of_its_connection_and_looks_at_no_others() {
+    let tag = TagName::from_slice(b"a");
+    let mut leases: Leases<u32> = Leases::default();
+    for key in 0..MAX_TOKENS_PER_OWNER as u32 {
+        let token = MissToken { versions: smallvec![4], ..token() };
+        assert!(leases.record_miss(&key.to_le_bytes(), 1.into(), token, &Policy::default()).is_empty());
+    }
+    let bump = || leases.record_bump(1.into(), &tag, (4, 5), |_| [tag.clone()]);
+    assert_eq!(looked_at::during(bump), LATEST as u64);
+    let mut version = |key| match set(&mut leases, key, 1) {
+        Attribution::Fill { token, .. } => token.versions[0],
+        other => panic!("{other:?}"),
+    };
+    let latest = (MAX_TOKENS_PER_OWNER - LATEST) as u32;
+    assert_eq!((version(latest - 1), version(latest)), (4, 5));
+}
+
+#[test]
+fn whether_a_pool_awaits_a_fill_is_seen_from_its_own_latest_misses() {
+    let owner = |connection, peers| Owner { connection, peers };
+    let mut leases: Leases<u32> = Leases::default();
+    // Clients of other pools, and many connections of this one that have misses that nobody may fill any more.
+    for connection in 0..1_000 {
+        let key = (connection as u32).to_le_bytes();
+        let owner = owner(connection, if connection < 500 { 7 } else { 8 });
+        assert!(leases.record_miss(&key, owner, token(), &Policy::default()).is_empty());
+        leases.invalidate(&key, Owner::from(9_999));
+    }
+    let cost = |leases: &Leases<u32>, expected| {
+        looked_at::during(|| assert_eq!(leases.awaits_fill(owner(5_000, 7), true, NOW), expected))
+    };
+    assert_eq!(cost(&leases, false), LATEST as u64);
+    leases.grant(b"won", owner(600, 7), token(), &Policy::default());
+    assert_eq!(cost(&leases, true), 0);
+}
+
+#[test]
+fn the_sweep_looks_at_a_full_table_in_small_steps() {
+    let mut leases: Leases<u32> = Leases::default();
+    for key in 0..10_000 {
+        miss(&mut leases, key, u64::from(key / 500));
+    }
+    win(&mut leases, 10_000, 99);
+    let later = Now { mono: NOW.mono + 10_000_000, ..NOW };
+    let mut steps = 0;
+    let mut is_unfinished = true;
+    while is_unfinished {
+        let cost = looked_at::during(|| is_unfinished = leases.sweep(later));
+        assert!(cost <= SWEPT_AT_ONCE as u64, "{cost}");
+        steps += 1;
+    }
+    assert_eq!((leases.keys.len(), steps), (1, 10_001 / SWEPT_AT_ONCE + 1));
+}
+
+#[test]
+fn each_of_as_many_waiting_requests_as_there_may_be_can_give_up() {
+    let mut leases: Leases<u32> = Leases::default();
+    let policy = Policy::default();
+    let waits = |leases: &mut Leases<u32>| leases.wait(KEY, 99.into(), NOW, &policy, true, 7);
+    let waiters: Vec<_> = (0..MAX_WAITERS_PER_KEY)
+        .map(|_| match waits(&mut leases) {
+            Admission::Waits { waiter, .. } => waiter,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(waits(&mut leases), Admission::Full);
+    for waiter in waiters {
+        assert!(leases.has_waiters(KEY));
+        leases.stop_waiting(KEY, waiter);
+    }
+    assert!(!leases.has_waiters(KEY) && leases.keys.is_empty());
 }
