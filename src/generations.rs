@@ -8,13 +8,14 @@ use std::collections::hash_map::{HashMap, IntoIter};
 use std::hash::{BuildHasher, Hash};
 
 use crate::looked_at;
+use crate::random::ClientHasher;
 
 /// For each further entry, so many of the former older generation are removed. It is gone before the next one follows.
 const REMOVED: usize = 2;
 
 /// The table. `S` hashes keys.
 #[derive(Debug)]
-pub(crate) struct Generations<K, V, S> {
+pub(crate) struct Generations<K, V, S = ClientHasher> {
     /// The most entries of each generation.
     most: usize,
     young: HashMap<K, V, S>,
@@ -22,9 +23,16 @@ pub(crate) struct Generations<K, V, S> {
     removed: IntoIter<K, V>,
 }
 
-impl<K: Hash + Eq, V: Copy, S: BuildHasher + Clone> Generations<K, V, S> {
+impl<K: Hash + Eq, V: Copy> Generations<K, V> {
     /// A table of two generations, with up to `most` entries each.
-    pub(crate) fn new(most: usize, hasher: S) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
+        Generations::with_hasher(most, ClientHasher::new())
+    }
+}
+
+impl<K: Hash + Eq, V: Copy, S: BuildHasher + Clone> Generations<K, V, S> {
+    /// The same, which hashes keys with this.
+    pub(crate) fn with_hasher(most: usize, hasher: S) -> Self {
         let empty = || HashMap::with_hasher(hasher.clone());
         Generations { most, young: empty(), old: empty(), removed: empty().into_iter() }
     }
@@ -69,15 +77,13 @@ impl<K: Hash + Eq, V: Copy, S: BuildHasher + Clone> Generations<K, V, S> {
 
 #[cfg(test)]
 mod tests {
-    use std::hash::RandomState;
-
     use super::*;
 
     const MOST: usize = 1_000;
 
     #[test]
     fn at_the_limit_an_entry_costs_the_same_and_what_is_in_use_is_kept() {
-        let mut table: Generations<Box<[u8]>, usize, _> = Generations::new(MOST, RandomState::new());
+        let mut table: Generations<Box<[u8]>, usize> = Generations::new(MOST);
         table.put(&b"used"[..], 7, |_, new| new);
         for n in 0..10 * MOST {
             let key = n.to_string();

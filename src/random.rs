@@ -7,6 +7,9 @@ use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+/// Hashes what clients send: differently in each process, so that none of them can choose keys with the same hash.
+pub(crate) type ClientHasher = RandomState;
+
 /// A random number generator. The same seed gives the same numbers, so that a failure can be reproduced.
 #[derive(Debug, Clone)]
 pub struct Random {

@@ -20,13 +20,27 @@ use queries::{Metrics, dashboard, unlisted_alerts, unshown_metrics, wrong_querie
 use reference::{reference, unknown_keys};
 
 /// The modules of `src/`, the top layer first. Imports point down, or to a module of the same layer that is no sibling.
-const LAYERS: [&[&str]; 6] = [
+const LAYERS: [&[&str]; 7] = [
     &["main", "app", "cli", "discovery", "config", "memory_limit", "open_files", "systemd", "log"],
     &["listener", "takeover", "handshake", "tls", "auth", "session", "worker", "admin"],
     &["proxy", "monitor"],
     SIBLINGS,
     &["embedded"],
-    &["protocol", "metrics", "error", "pem", "trace", "hot", "observed", "net", "clock", "dns", "random"],
+    &[
+        "protocol",
+        "metrics",
+        "error",
+        "pem",
+        "trace",
+        "hot",
+        "observed",
+        "net",
+        "clock",
+        "dns",
+        "random",
+        "generations",
+    ],
+    &["looked_at"],
 ];
 /// Modules that do not import each other. Only the proxy uses them together.
 const SIBLINGS: &[&str] = &["rule", "guard", "kinds", "failover", "upstream"];
@@ -35,8 +49,8 @@ const ONLY_USED_BY: [(&str, &[&str]); 1] = [("embedded", &["upstream", "cli"])];
 /// The only modules that a module may import.
 const ONLY_IMPORTS: [(&str, &[&str]); 7] = [
     ("embedded", &["protocol"]),
-    ("guard", &["metrics", "error", "protocol"]),
-    ("kinds", &["error"]),
+    ("guard", &["looked_at", "metrics", "error", "protocol"]),
+    ("kinds", &["generations", "error"]),
     ("failover", &[]),
     ("rule", &[]),
     ("protocol", &[]),

@@ -1,7 +1,6 @@
 //! How many bytes of a log's current slot were reserved, as far as this process has seen. With it, an append names its part without
 //! a question to the server.
 
-use std::hash::RandomState;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::generations::Generations;
@@ -9,7 +8,7 @@ use crate::generations::Generations;
 /// How many logs each of the two generations has.
 const MAX_LOGS: usize = 4_096;
 
-type Ends = Generations<Box<[u8]>, End, RandomState>;
+type Ends = Generations<Box<[u8]>, End>;
 
 /// The table, which all workers share. A log that it has forgotten costs the next append one more round trip.
 #[derive(Debug)]
@@ -17,7 +16,7 @@ pub(in crate::kinds) struct LogEnds(Mutex<Ends>);
 
 impl Default for LogEnds {
     fn default() -> LogEnds {
-        LogEnds(Mutex::new(Generations::new(MAX_LOGS, RandomState::new())))
+        LogEnds(Mutex::new(Generations::new(MAX_LOGS)))
     }
 }
 

@@ -38,7 +38,7 @@ struct CachedVersion {
 }
 
 fn versions(hashes: KeyHasher) -> RefCell<Generations<TagName, CachedVersion, KeyHasher>> {
-    RefCell::new(Generations::new(MAX_ENTRIES / 2, hashes))
+    RefCell::new(Generations::with_hasher(MAX_ENTRIES / 2, hashes))
 }
 
 impl Clone for TagCache {
