@@ -6,7 +6,7 @@ use super::command::{Commands, ServerReply};
 use super::inputs::Inputs;
 use super::machine::{Event, Machine, Step};
 use super::retry::MAX_ROUNDS;
-use super::tag_version::{created_version, incarnation_of, version, version_millis};
+use super::tag_version::{bumped_version, version_millis};
 use super::tags::{find_copies, get_copies, store_version};
 
 /// A bump of the tag `ItemRef::Tag(0)`, on every reachable server that keeps it.
@@ -62,8 +62,10 @@ impl Bump {
         let enough = if inputs.copies { self.tried } else { self.first.map(|first| first.saturating_add(1)) };
         let version = match (now, enough) {
             (Some(now), Some(enough)) if now >= enough => now,
-            (None, _) => created_version(inputs),
-            (Some(now), _) => version(inputs.now.wall.max(version_millis(now) + 1), incarnation_of(now)),
+            _ => match bumped_version(now, inputs) {
+                Some(version) => version,
+                None => return Step::Done(BumpEnd::Failed(Failure::Refused)),
+            },
         };
         self.first = self.first.or(now);
         let outdated = found.iter().filter(|(_, stored, _)| *stored < Some(version));

@@ -76,7 +76,7 @@ pub use retry::MAX_ROUNDS;
 pub use set::{Set, SetEnd};
 pub use stub::StubId;
 pub use tag_version::{
-    Versions, incarnation_of, parse_version, tag_value, version, version_millis, version_of,
+    TagFault, Versions, incarnation_of, read_tag, tag_fault, tag_value, version, version_millis, version_of,
 };
 pub use tags::{store_version_under, tag_get_flags};
 pub use take_over::take_over;

@@ -1,4 +1,4 @@
-//! Writes numbers in decimal digits.
+//! Numbers in decimal digits.
 
 use bytes::BufMut;
 
@@ -6,4 +6,22 @@ use bytes::BufMut;
 #[inline]
 pub(crate) fn write_decimal(out: &mut impl BufMut, number: impl itoa::Integer) {
     out.put_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+/// A number below 2^64 in digits, as servers write it.
+#[inline]
+pub(crate) fn read_decimal(text: &[u8]) -> Option<u64> {
+    let mut number = 0u64;
+    for byte in text {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        number = match text.len() {
+            // 19 digits cannot overflow.
+            ..=19 => number * 10 + u64::from(digit),
+            _ => number.checked_mul(10)?.checked_add(u64::from(digit))?,
+        };
+    }
+    (!text.is_empty()).then_some(number)
 }

@@ -446,7 +446,7 @@ impl Proxy {
         for (place, id) in asked {
             let found = match received(pending.receive(id).await) {
                 _ if place.fence.is_none() => Err(Failure::NoView),
-                Ok(item) => Ok(item.and_then(|item| tag_version(&item, &place))),
+                Ok(item) => Ok(item.and_then(|item| tag_version(&item, &place, self.now()))),
                 Err(failure) => Err(failure),
             };
             places.push((place, found));

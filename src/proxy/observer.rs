@@ -38,6 +38,7 @@ pub(super) struct Observer {
     requests: Sampler,
     misses: Sampler,
     pub(super) slow_log: RefCell<RateLimit>,
+    pub(super) tag_log: RefCell<RateLimit>,
 }
 
 impl Observer {
@@ -52,6 +53,7 @@ impl Observer {
             requests: sampler(),
             misses: sampler(),
             slow_log: RefCell::default(),
+            tag_log: RefCell::default(),
         }
     }
 

@@ -75,6 +75,7 @@ mod slow_clients;
 mod slow_is_sick;
 mod slow_server;
 mod startup;
+mod spoilt_tags;
 mod stats;
 mod structures;
 mod tag_command;

@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::gate::{Gate, gated_fleet};
 use crate::world::{
     Kennel, Memcached, addresses, clients_are, direct, eventually, guarded, holder, memcacheds, sidecar_toml,
-    until_stale, within, without_failover,
+    until_stale, version_of, within, without_failover,
 };
 
 fn fleet(more: &str) -> (Vec<Memcached>, [Kennel; 2]) {
@@ -300,8 +300,8 @@ fn gated() -> (Vec<Memcached>, Gate, [Kennel; 2]) {
     gated_fleet(&[guarded("hot", "hot:*", "tags = [\"posts\"]\nstale_for = \"30s\"\ncold_wait = \"0ms\"")])
 }
 
-/// A version made by a sidecar whose clock is centuries ahead.
-const FUTURE: &[u8] = b"9999999999999";
+/// How far ahead the clock of a sidecar is, in ms: by less than a day.
+const AHEAD: u64 = 12 * 60 * 60 * 1000;
 
 #[test]
 fn a_bump_moves_a_version_that_another_clock_has_put_in_the_future() {
@@ -309,19 +309,16 @@ fn a_bump_moves_a_version_that_another_clock_has_put_in_the_future() {
     let (mut a, mut b) = (sidecars[0].client(), sidecars[1].client());
     a.store("hot:k", b"first", 60);
     let mut server = direct(&servers[holder(&servers, "@tag:posts")]);
-    for (n, next) in ["10000000000000", "10000000000001", "10000000000002"].iter().enumerate() {
-        if n == 0 {
-            let item = server.get("@tag:posts").expect("created by the read");
-            // With the fence that follows the version.
-            let fence = item.iter().position(|byte| *byte == b' ').map_or(&b""[..], |at| &item[at..]);
-            assert!(!fence.is_empty(), "{:?}", item.escape_ascii().to_string());
-            server.store("@tag:posts", &[FUTURE, fence].concat(), 0);
-        }
+    let item = server.get("@tag:posts").expect("created by the set");
+    let (future, fence) = (version_of(&item) + AHEAD, item.iter().position(|byte| *byte == b' '));
+    let fence = fence.map(|at| String::from_utf8_lossy(&item[at..])).expect("the version's fence");
+    server.store("@tag:posts", format!("{future}{fence}").as_bytes(), 0);
+    for n in 0..3 {
         let value = format!("value {n}");
         assert_eq!(b.get("hot:k"), None, "round {n}");
         b.store("hot:k", value.as_bytes(), 60);
         assert_eq!(a.get("hot:k").as_deref(), Some(value.as_bytes()));
-        assert_eq!(&a.execute("incr @tag:posts 1"), next);
+        assert_eq!(a.execute("incr @tag:posts 1"), (future + 1 + n).to_string());
     }
     assert_eq!(b.get("hot:k"), None);
 }
@@ -346,18 +343,20 @@ fn a_bump_that_is_overtaken_by_a_write_that_moves_nothing_is_acknowledged_only_o
 fn a_bump_that_comes_late_does_not_bring_an_old_version_back() {
     let (servers, gate, sidecars) = gated();
     let (mut slow, mut quick) = (sidecars[0].client(), sidecars[1].client());
-    direct(&servers[0]).store("@tag:posts", FUTURE, 0);
+    let now: u64 = quick.execute("incr @tag:posts 1").parse().expect("a version");
+    let future = now + AHEAD;
+    direct(&servers[0]).store("@tag:posts", future.to_string().as_bytes(), 0);
     gate.hold("ms @tag:posts");
     slow.send(b"delete @tag:posts\r\n");
     gate.until_held();
     assert_eq!(
         quick.execute("incr @tag:posts 1"),
-        "10000000000000",
+        (future + 1).to_string(),
         "the number that the slow one is about to store"
     );
     quick.store("hot:k", b"old", 60);
     assert_eq!(quick.get("hot:k").as_deref(), Some(&b"old"[..]));
-    assert_eq!(quick.execute("incr @tag:posts 1"), "10000000000001");
+    assert_eq!(quick.execute("incr @tag:posts 1"), (future + 2).to_string());
     gate.release();
     assert_eq!(slow.line(), "DELETED");
     assert_eq!(quick.get("hot:k"), None, "it was invalidated, and its version came back");

@@ -221,7 +221,7 @@ impl Hasher for Canon {
             for (_, version) in &record.tags {
                 self.rename(*version);
             }
-        } else if let Some(version) = kennel::guard::parse_version(bytes) {
+        } else if let Some(version) = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()) {
             self.rename(version);
         } else {
             self.raw(bytes);

@@ -17,6 +17,7 @@ impl World {
             Fault::EvictItem => labels.extend(item.as_ref().map(|_| Label::Evict(ItemRef::Value))),
             Fault::EvictLock => labels.extend(lock.as_ref().map(|_| Label::Evict(ItemRef::Lock))),
             Fault::EvictTag => labels.extend(tag.as_ref().map(|_| Label::Evict(ItemRef::Tag(0)))),
+            Fault::SpoilTag => labels.push(Label::Spoil),
             Fault::Restart => {
                 labels.push(Label::Restart(None));
                 labels.extend(self.remembered().into_iter().map(|cas| Label::Restart(Some(cas))));

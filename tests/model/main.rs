@@ -47,7 +47,7 @@ mod reductions;
 mod failover;
 
 use checker::{Explored, explore};
-use plan::{EVICTIONS, Fault, Mutant, Plan};
+use plan::{EVICTIONS, Fault, Invalidation, Mutant, Plan};
 
 fn keeps_the_promises(plan: &Plan) {
     let began = tokio::time::Instant::now();
@@ -105,6 +105,20 @@ fn two_clients_of_one_sidecar_are_kept_the_promises() {
 fn two_sidecars_keep_the_promises_though_something_is_evicted() {
     let plan = whole(Plan::apart("apart, something lost", 0, 1));
     keeps_the_promises(&Plan { kinds: EVICTIONS, ..plan });
+}
+
+#[test]
+fn two_sidecars_keep_the_promises_though_a_tag_is_written_past_them() {
+    keeps_the_promises(&Plan {
+        kinds: &[Fault::SpoilTag],
+        ..whole(Plan::apart("apart, a tag spoilt", 0, 1))
+    });
+    let bumped = Plan {
+        kinds: &[Fault::SpoilTag],
+        invalidation_kinds: &[Invalidation::Bump],
+        ..whole(Plan::apart("apart, a tag spoilt and bumped", 1, 1))
+    };
+    keeps_the_promises_in_full(&bumped);
 }
 
 /// Up to millions of states: only the nearest two thousand unless `KENNEL_MODEL=full`.

@@ -18,6 +18,8 @@ pub enum Fault {
     EvictItem,
     EvictLock,
     EvictTag,
+    /// A program that bypasses Kennel stores the largest version under the key of the tag.
+    SpoilTag,
     /// The server restarts empty; commands on their way have failed.
     Restart,
     /// A reply is lost, or its command arrives after its timeout.
@@ -34,6 +36,7 @@ pub const EVERY_FAULT: &[Fault] = &[
     Fault::EvictItem,
     Fault::EvictLock,
     Fault::EvictTag,
+    Fault::SpoilTag,
     Fault::Restart,
     Fault::Lose,
     Fault::Kill,

@@ -10,6 +10,8 @@ use super::plan::policy;
 
 /// CASes have their own range so that they differ from other numbers.
 pub const FIRST_CAS: u64 = 1 << 50;
+/// The largest number that a version has room for: no bump is later.
+pub const SPOILT: &[u8] = b"17592186044415";
 pub const FIRST_CAS_OF_TAGS: u64 = FIRST_CAS + (1 << 19);
 
 /// The remaining time of an item.
@@ -122,6 +124,13 @@ impl Server {
             ItemRef::Lock => &mut self.lock,
             ItemRef::Tag(_) | ItemRef::TagCopy(_) => &mut self.tag,
         }
+    }
+
+    /// A program that bypasses Kennel stores something under the key of the tag.
+    pub fn spoil_tag(&mut self) {
+        let (cas, value) = (self.next(ItemRef::Tag(0)), Bytes::from_static(SPOILT));
+        let term = Term::Endless;
+        self.tag = Some(Entry { value, flags: 0, cas, term, stale: false, offered: false, by: None });
     }
 
     fn next(&mut self, at: ItemRef) -> u64 {

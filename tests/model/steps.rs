@@ -6,7 +6,7 @@ use kennel::guard::{ItemRef, Operation, ServerCommand};
 use super::canon::Who;
 use super::operation::{OpRef, QueuedCommand, Task};
 use super::plan::{Fault, Invalidation, Mutant, Plan};
-use super::server::Term;
+use super::server::{SPOILT, Term};
 use super::world::{First, Job, MONO, Violation, World};
 
 /// One step.
@@ -32,6 +32,7 @@ pub enum Label {
     StubEnds,
     LockEnds,
     Evict(ItemRef),
+    Spoil,
     /// The first CAS after the restart may be one that is still remembered.
     Restart(Option<u64>),
     Lose(usize, usize),
@@ -59,7 +60,7 @@ impl Label {
             Label::Ages | Label::Vanishes => Kind::Aging,
             Label::GiveUp(_) => Kind::Patience,
             Label::Invalidate(..) | Label::Evict(_) | Label::Restart(_) | Label::Lose(..) => Kind::Wrong,
-            Label::Kill(..) | Label::Leave(_) | Label::TooSlow(..) => Kind::Wrong,
+            Label::Spoil | Label::Kill(..) | Label::Leave(_) | Label::TooSlow(..) => Kind::Wrong,
             _ => Kind::Step,
         }
     }
@@ -72,7 +73,7 @@ impl Label {
             Label::Renew(at, _) | Label::Clear(at, _) | Label::TooSlow(at, _) => at == s,
             Label::Lose(at, _) | Label::Kill(at, _) => at == s,
             Label::Restart(_) => true,
-            Label::Invalidate(..) | Label::ExecuteOrphan(_) | Label::Evict(_) => false,
+            Label::Invalidate(..) | Label::ExecuteOrphan(_) | Label::Evict(_) | Label::Spoil => false,
             Label::Ages | Label::Vanishes | Label::StubEnds | Label::LockEnds => false,
         }
     }
@@ -275,6 +276,10 @@ impl World {
                     self.lose_tag();
                 }
             }
+            Label::Spoil => {
+                self.server.spoil_tag();
+                self.lose_tag();
+            }
             Label::Restart(again) => self.restart(again, plan),
             Label::Lose(s, n) => self.lose(s, n),
             Label::Kill(s, kept) => self.kill(s, kept, plan),
@@ -285,7 +290,7 @@ impl World {
 
     /// Whether the tag keeps its version for good.
     pub fn tag_is_settled(&self, plan: &Plan) -> bool {
-        let is_lost = |fault: &Fault| matches!(fault, Fault::EvictTag | Fault::Restart);
+        let is_lost = |fault: &Fault| matches!(fault, Fault::EvictTag | Fault::SpoilTag | Fault::Restart);
         let may_be_lost = self.faults > 0 && plan.kinds.iter().any(is_lost);
         let moves = self.clients.iter().any(|client| matches!(client.job, Job::Invalidating { .. }));
         let orphaned = self
@@ -297,7 +302,7 @@ impl World {
             command.reply_to.is_none() && matches!(command.server_command.item, ItemRef::Tag(_))
         };
         let late = self.sidecars.iter().any(|sidecar| sidecar.queue.iter().any(late));
-        let stored = self.server.tag.as_ref().is_some_and(|tag| !tag.is_stub());
+        let stored = self.server.tag.as_ref().is_some_and(|tag| !tag.is_stub() && tag.value != SPOILT);
         stored && self.invalidations == 0 && !(may_be_lost || moves || orphaned || late)
     }
 

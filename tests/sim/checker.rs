@@ -158,6 +158,7 @@ coverage!(
     joined,
     late,
     copies_lost,
+    tags_spoilt,
     added_tags,
     unmoved,
     fresh_hits,

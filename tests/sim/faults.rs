@@ -12,6 +12,8 @@ pub enum Fault {
     EvictItem,
     EvictLock,
     EvictTag,
+    /// A program that bypasses Kennel stores something under the key of a tag.
+    SpoilTag,
     Restart,
     Reset,
     Kill,
@@ -33,6 +35,7 @@ impl World {
             (Fault::EvictItem, faults.evict_item),
             (Fault::EvictLock, faults.evict_lock),
             (Fault::EvictTag, faults.evict_tag),
+            (Fault::SpoilTag, faults.spoil_tag),
             (Fault::Restart, faults.restart),
             (Fault::Reset, faults.reset),
             (Fault::Kill, faults.kill),
@@ -86,6 +89,7 @@ impl World {
                     }
                 }
             }
+            Fault::SpoilTag => self.spoil_tag(),
             Fault::Restart => {
                 self.servers[server] = Server::start(wall);
                 self.restarted[server] = self.now;
@@ -178,6 +182,7 @@ impl Plan {
         f.evict_item
             + f.evict_lock
             + f.evict_tag
+            + f.spoil_tag
             + f.restart
             + f.reset
             + f.kill

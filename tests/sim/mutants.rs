@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use kennel::guard::envelope::{Envelope, Header, LockRecord, Opened};
 use kennel::guard::{
     Cas, GetFlags, Item, ItemRef, Operation, Replies, ServerCommand, ServerReply, StoreMode, Stored,
-    incarnation_of, parse_version, tag_value, version_millis,
+    incarnation_of, read_tag, tag_value, version_millis,
 };
 
 use super::operation::{Op, Purpose, Task};
@@ -243,9 +243,10 @@ impl World {
                 for (command, reply) in op.commands.iter().zip(replies) {
                     if let (ItemRef::Tag(_) | ItemRef::TagCopy(_), ServerReply::Item(item)) =
                         (command.item, reply)
-                        && let Some(ms) = parse_version(&item.value)
+                        && let Ok((version, _)) =
+                            read_tag(&item.value, item.flags, self.local_now(op.sidecar))
                     {
-                        item.value = tag_value(ms, op.place_of(command.item).fence());
+                        item.value = tag_value(version, op.place_of(command.item).fence());
                         item.size = item.value.len();
                     }
                 }

@@ -6,7 +6,7 @@ use kennel::guard::near::NearRead;
 use kennel::guard::{
     Bump, BumpEnd, Commands, Delete, DeleteEnd, Event as GuardEvent, Fill, FillEnd, GetFlags, Hit, Inputs,
     Item, ItemRef, Machine, Modify, ModifyEnd, Now, Operation, Read, ReadEnd, Replies, ServerCommand,
-    ServerReply, Set, SetEnd, Step, TagName, TagNames, Wait, fresh_hit, parse_version, version_of,
+    ServerReply, Set, SetEnd, Step, TagName, TagNames, Wait, fresh_hit, read_tag, version_of,
 };
 
 use super::checker::{ValueId, Violation, violation};
@@ -260,17 +260,20 @@ impl World {
                 // As in production, only the first round's reads enter the tag cache.
                 (Operation::Get(_), ServerReply::Item(item)) if op.first_round => {
                     let fences = self.fences_of_tag(&op, usize::from(tag));
-                    let version = version_of(item, op.place_of(command.item).fence());
+                    let version =
+                        version_of(item, op.place_of(command.item).fence(), self.local_now(op.sidecar));
                     sidecar.note_tag(name, version, fences, op.sent_at, *writes);
                 }
                 (Operation::Store { .. }, ServerReply::Stored(_)) => sidecar.tag_cache.written(name),
                 _ => {}
             }
             // A version that was stored to repair a copy was read earlier: it is not the current version.
-            if let (Operation::Store { value, .. }, ServerReply::Stored(_)) = (&command.operation, reply)
+            if let (Operation::Store { value, flags, .. }, ServerReply::Stored(_)) =
+                (&command.operation, reply)
                 && self.plan.is(Mutant::RepairIsReused)
             {
-                let version = parse_version(&value.body);
+                let now = self.local_now(op.sidecar);
+                let version = read_tag(&value.body, *flags, now).ok().map(|(version, _)| version);
                 let fences = self.fences_of_tag(&op, usize::from(tag));
                 sidecar.note_tag(name, version, fences, op.sent_at, sidecar.tag_cache.writes(name));
             }
@@ -515,7 +518,7 @@ fn expected_fresh_hit(op: &Op, event: &GuardEvent, inputs: &Inputs<'_>) -> Optio
     let [ServerReply::Item(item), tags @ ..] = &replies[..] else { return None };
     let version = |tag: usize, copy: usize, reply: &ServerReply| match reply {
         ServerReply::Item(item) => {
-            version_of(item, inputs.tag_fences.get(tag).map_or(0, |fences| fences[copy]))
+            version_of(item, inputs.tag_fences.get(tag).map_or(0, |fences| fences[copy]), inputs.now)
         }
         _ => None,
     };

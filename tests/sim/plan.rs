@@ -15,6 +15,8 @@ pub struct Faults {
     pub evict_item: u64,
     pub evict_lock: u64,
     pub evict_tag: u64,
+    /// A program that bypasses Kennel stores something under the key of a tag.
+    pub spoil_tag: u64,
     pub restart: u64,
     pub reset: u64,
     pub kill: u64,
@@ -39,6 +41,7 @@ impl Faults {
             evict_item: 900,
             evict_lock: 1500,
             evict_tag: 2500,
+            spoil_tag: 0,
             restart: 6000,
             reset: 4000,
             kill: 6000,

@@ -86,6 +86,12 @@ fn of_two_copies_of_a_tag_one_may_be_lost_or_late() {
 }
 
 #[test]
+fn what_is_stored_under_the_key_of_a_tag_brings_nothing_back() {
+    let (coverage, usual) = every_seed_keeps_the_promises(rare::spoilt_tags, 120);
+    assert!(!usual || coverage.tags_spoilt > 1000, "hardly tested: {coverage:?}");
+}
+
+#[test]
 fn what_a_server_that_fails_over_once_brought_back_stays_away() {
     every_seed_keeps_the_promises(rare::found, rare::ALL_FOUND);
 }

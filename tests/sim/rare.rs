@@ -29,6 +29,12 @@ pub fn lost_tags(seed: u64, mutant: Option<Mutant>) -> Plan {
     with_one_tag(Plan { copies: false, faulty_server: None, ..plan })
 }
 
+/// A program that bypasses Kennel stores things under the keys of tags: of one that all keys have, or of tags with two copies.
+pub fn spoilt_tags(seed: u64, mutant: Option<Mutant>) -> Plan {
+    let plan = if seed.is_multiple_of(2) { lost_tags(seed, mutant) } else { Plan::copied_tags(seed, mutant) };
+    Plan { faults: Faults { evict_tag: 0, spoil_tag: 250, ..plan.faults }, ..plan }
+}
+
 /// Every second request is a `set` without a miss, and commands are often delayed between its read and its store.
 pub fn late_sets(seed: u64, mutant: Option<Mutant>) -> Plan {
     let plan = Plan::late(seed, mutant);

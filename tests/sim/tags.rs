@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use kennel::guard::envelope::{Header, Opened};
-use kennel::guard::{ItemRef, Operation, ServerCommand, StoreMode, Stored, TagNames};
+use kennel::guard::{ItemRef, Operation, ServerCommand, StoreMode, Stored, TagName, TagNames};
 
 use super::checker::Coverage;
 use super::plan::tag_name;
@@ -11,6 +11,8 @@ use super::writes::PendingStore;
 
 /// How long before the run the existing tags were bumped, in ms. Longer than clocks may differ.
 const AGE: u64 = 100_000;
+/// In ms.
+const DAY: u64 = 24 * 60 * 60 * 1000;
 
 /// The names of tags.
 pub fn named(tags: &[usize]) -> TagNames {
@@ -25,20 +27,53 @@ impl World {
         }
         let wall = self.wall();
         for name in (0..self.plan.all_tags()).map(tag_name) {
-            let value = Stored::plain(Bytes::from((wall - AGE).to_string()));
-            let operation = Operation::Store {
-                mode: StoreMode::Set,
-                value,
-                flags: 0,
-                exptime: 0,
-                cas: None,
-                explicit: None,
-            };
-            let command = ServerCommand { item: ItemRef::Tag(0), operation };
-            let key = self.tag_key(&name);
             for server in self.plan.tag_servers(&name) {
-                self.servers[server].execute(&command, &key, self.plan.max_value, wall);
+                self.write_tag(server, &name, (wall - AGE).to_string(), 0);
             }
+        }
+    }
+
+    /// Stores something under the key of a tag, past Kennel.
+    fn write_tag(&mut self, server: usize, name: &TagName, value: String, flags: u32) {
+        let operation = Operation::Store {
+            mode: StoreMode::Set,
+            value: Stored::plain(value.into()),
+            flags,
+            exptime: 0,
+            cas: None,
+            explicit: None,
+        };
+        let command = ServerCommand { item: ItemRef::Tag(0), operation };
+        let (key, wall) = (self.tag_key(name), self.wall());
+        self.servers[server].execute(&command, &key, self.plan.max_value, wall);
+    }
+
+    /// A program that bypasses Kennel stores what is no version, or one that no bump may leave, or a later one than any.
+    pub fn spoil_tag(&mut self) {
+        if self.plan.all_tags() == 0 {
+            return;
+        }
+        let tag = self.below(self.plan.all_tags() as u64) as usize;
+        let (name, wall) = (tag_name(tag), self.wall());
+        let (flags, is_version, value) = match self.below(7) {
+            0 => (0, false, "17592186044415".to_owned()),
+            1 => (0, false, "99999999999999999999".to_owned()),
+            2 => (0, false, "garbage".to_owned()),
+            3 => (0, false, (wall + 7 * DAY).to_string()),
+            4 => (1 << 20, false, wall.to_string()),
+            5 => (0, false, "0".to_owned()),
+            _ => (0, true, (wall + DAY / 2 + self.below(DAY / 4)).to_string()),
+        };
+        let servers = self.plan.tag_servers(&name);
+        match self.plan.faulty_server {
+            None => self.write_tag(servers[0], &name, value, flags),
+            Some(faulty) if servers.contains(&faulty) => self.write_tag(faulty, &name, value, flags),
+            Some(_) => return,
+        }
+        self.checker.coverage.tags_spoilt += 1;
+        // A copy without a version is lost alone.
+        if is_version || !self.plan.copies {
+            self.tag_lost(tag);
         }
     }
 

@@ -8,8 +8,8 @@ use kennel::error::Failure;
 use kennel::failover::View;
 use kennel::guard::leases::Polled;
 use kennel::guard::{
-    Cas, Item, ItemRef, Now, Operation, ServerCommand, ServerReply, TagName, Usage, incarnation_of,
-    parse_version, tag_value, version,
+    Cas, Item, ItemRef, Now, Operation, ServerCommand, ServerReply, TagName, Usage, incarnation_of, read_tag,
+    tag_value,
 };
 use kennel::proxy::wire;
 use kennel::random::Random;
@@ -435,8 +435,10 @@ impl World {
     /// The current versions of the tags on the servers.
     pub fn peek_tags(&self, tags: &[TagName]) -> Vec<Option<u64>> {
         let on = |server: usize, name: &TagName| {
-            let (ms, generation) = self.servers[server].peek(&self.tag_key(name), self.wall())?;
-            parse_version(&ms).map(|ms| version(ms, generation))
+            let (value, flags) = self.servers[server].peek(&self.tag_key(name), self.wall())?;
+            read_tag(&value, flags, Now { wall: self.wall(), mono: self.now })
+                .ok()
+                .map(|(version, _)| version)
         };
         let largest =
             |name| self.plan.tag_servers(name).into_iter().filter_map(|server| on(server, name)).max();

@@ -3,12 +3,14 @@ use smallvec::smallvec;
 use super::*;
 use crate::guard::command::{Cas, Item, ItemRef, Operation, ServerCommand};
 use crate::guard::fixtures::{self, cas, found, on, store_version as store};
-use crate::guard::tag_version::{MS_BITS, version_of};
+use crate::guard::inputs::Now;
+use crate::guard::tag_version::{MS_BITS, incarnation_of, version, version_of};
 use crate::guard::tags::{TagServer, get_tag};
 
 const CAS: Cas = cas(1);
 const DOWN: ServerReply = ServerReply::Failed(Failure::Down);
 const TAG: ItemRef = ItemRef::Tag(0);
+const NOW: Now = Now { wall: 3_000, mono: 0 };
 
 #[test]
 fn a_lost_tag_never_repeats_a_version_even_if_a_clock_is_behind() {
@@ -39,8 +41,8 @@ fn a_lost_tag_never_repeats_a_version_even_if_a_clock_is_behind() {
         // Lost, created by a sidecar whose clock is behind, and bumped to the same millisecond.
         let again = bumped(2_500, 0.1, copies, bumped(1_000, 0.7, copies, nothing.clone()));
         assert_eq!(again.value, moved.value);
-        assert_eq!(version_of(&again, 0) != version_of(&moved, 0), incarnations);
-        assert_eq!(version_of(&again, 0).map(version_millis), Some(2_500));
+        assert_eq!(version_of(&again, 0, NOW) != version_of(&moved, 0, NOW), incarnations);
+        assert_eq!(version_of(&again, 0, NOW).map(version_millis), Some(2_500));
     }
     let versions = [version(5, u32::MAX), version(u64::MAX, 0)];
     assert_eq!(versions.map(version_millis), [5, (1 << MS_BITS) - 1]);
@@ -139,5 +141,57 @@ fn under_a_fence_a_bump_needs_every_copy() {
         if !is_done {
             assert_eq!(step, Step::Done(BumpEnd::Failed(Failure::Down)));
         }
+    }
+}
+
+/// The version to which a bump moves a tag whose copies have these items; the error that it ends with otherwise.
+fn bumped(wall: u64, copies: bool, items: &[&Item]) -> Result<u64, Failure> {
+    let replies = items.iter().map(|item| ServerReply::Item((*item).clone())).collect();
+    let (mut bump, _) = on(wall, copies, Bump::start);
+    match on(wall, copies, |inputs| bump.resume(Event::Replies(replies), inputs)) {
+        Step::Send(commands) => {
+            assert_eq!(commands.len(), items.len(), "each copy");
+            let Operation::Store { value, flags, .. } = &commands[0].operation else {
+                panic!("{commands:?}")
+            };
+            let read = crate::guard::read_tag(&value.body, *flags, Now { wall, mono: 0 });
+            Ok(read.expect("what a bump leaves is a version").0)
+        }
+        Step::Done(BumpEnd::Failed(failure)) => Err(failure),
+        step => panic!("{step:?}"),
+    }
+}
+
+#[test]
+fn a_bump_leaves_a_version_that_no_value_was_sealed_with_whatever_it_finds() {
+    const DAY: u64 = 86_400_000;
+    let wall = fixtures::WALL;
+    let now = Now { wall, mono: 0 };
+    let item = |value: String, flags| Item { flags, ..fixtures::item(value, 7) };
+    let no_version =
+        ["", "garbage", "+5", "5 ", "0", "17592186044415", "17592186044416", "99999999999999999999"];
+    let mut found: Vec<Item> = no_version.map(|value| item(value.to_owned(), 0)).into();
+    found.push(item((wall + 7 * DAY).to_string(), 0));
+    found.push(item(wall.to_string(), 1 << 20));
+    for lost in &found {
+        assert_eq!(version_of(lost, 0, now), None, "{lost:?}");
+        assert_eq!(bumped(wall, false, &[lost]).map(version_millis), Ok(wall));
+        assert_eq!(bumped(wall, true, &[lost, lost]), Ok(wall));
+        // The other copy has a version, also one of a clock that is ahead.
+        for (ms, to) in [(wall - 5, wall), (wall + DAY - 1, wall + DAY)] {
+            let valid = item(ms.to_string(), 0);
+            assert_eq!(bumped(wall, true, &[lost, &valid]), Ok(to));
+            assert_eq!(bumped(wall, true, &[&valid, lost]), Ok(to));
+        }
+    }
+    let ahead = item((wall + 5).to_string(), 9);
+    assert_eq!(bumped(wall, false, &[&ahead]), Ok(version(wall + 6, 9)));
+    // There is no later version.
+    let last = (1 << MS_BITS) - 1;
+    for wall in [last - 1, last, last + 1, u64::MAX] {
+        let latest = item(last.to_string(), 0);
+        assert_eq!(bumped(wall, false, &[&latest]), Err(Failure::Refused));
+        let created = bumped(wall, false, &[&item(String::new(), 0)]);
+        assert_eq!(created.is_ok(), wall <= last);
     }
 }

@@ -12,12 +12,9 @@ use crate::guard::leases::MissToken;
 use crate::guard::machine::Step;
 use crate::guard::policy::{OnInvalidate, millis};
 use crate::guard::stub::StubId;
-use crate::guard::tag_version::{CLOCK_SKEW_MS, NEVER, Versions, version_millis};
+use crate::guard::tag_version::{CLOCK_SKEW_MS, FUTURE_MS, NEVER, Versions, version_millis};
 
 use super::outcome::ReadEnd;
-
-/// A lock that was taken later than this from now was taken by no sidecar. A clock that is wrong by less is not taken for that.
-const FUTURE_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// An attempt to acquire the right to rebuild an item.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -14,7 +14,7 @@ use crate::metrics::Outcome;
 use crate::proxy::client::Client;
 use crate::proxy::guarded::read::GuardedRead;
 use crate::proxy::guarded::tag_reads::TagReads;
-use crate::proxy::key::{GuardedKey, KeyClass, StructureKey};
+use crate::proxy::key::{GuardedKey, KeyClass, Place, StructureKey};
 use crate::proxy::observe::SeenKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::raw::standby::RawPlace;
@@ -98,8 +98,8 @@ struct TagGet {
     key: Box<[u8]>,
     /// `None`: where it is kept is not known.
     ids: Option<SmallVec<[ReplyId; 2]>>,
-    /// The fences of its servers.
-    fences: [u64; 2],
+    /// Where it is kept.
+    places: SmallVec<[Place; 2]>,
 }
 
 impl Get {
@@ -157,9 +157,11 @@ impl Get {
                     at: from..self.raw.len() as u32,
                 }
             }
-            KeyClass::Tag(_) => {
-                KeyGet::Tag(Box::new(TagGet { key: key.into(), ids: Some(SmallVec::new()), fences: [0; 2] }))
-            }
+            KeyClass::Tag(_) => KeyGet::Tag(Box::new(TagGet {
+                key: key.into(),
+                ids: Some(SmallVec::new()),
+                places: SmallVec::new(),
+            })),
             KeyClass::Structure(key) => {
                 let refused = match self.kind.exptime {
                     Some(_) => {
@@ -264,9 +266,8 @@ impl Get {
                 KeyGet::Guarded(_) | KeyGet::Structure(_) => {}
                 KeyGet::Tag(tag) => {
                     let name = tag.key.strip_prefix(&proxy.plan.tag_prefix[..]).unwrap_or(&tag.key);
-                    let places = proxy.places_of_tag(&tag.key);
-                    tag.fences = [0, 1].map(|copy| places.get(copy).map_or(0, |place| place.fence()));
-                    tag.ids = proxy.request_tag(name, &places, tag_flags(), pending);
+                    tag.places = proxy.places_of_tag(&tag.key);
+                    tag.ids = proxy.request_tag(name, &tag.places, tag_flags(), pending);
                 }
             }
         }

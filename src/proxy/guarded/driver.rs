@@ -288,13 +288,16 @@ impl<M: Machine> Driver<M> {
         if self.replies.iter().any(missing) {
             return Poll::Pending;
         }
+        let now = proxy.now();
         let replies = self.commands.iter().zip(self.replies.drain(..)).map(|(command, reply)| {
             let reply = reply.take(command, pending);
             // Tag versions that machines read are not cached, because they are rare.
-            if let (ItemRef::Tag(index) | ItemRef::TagCopy(index), ServerReply::Stored(_)) =
-                (command.item, &reply)
-            {
-                proxy.tag_cache.written(&key.tags[usize::from(index)]);
+            if let ItemRef::Tag(index) | ItemRef::TagCopy(index) = command.item {
+                let name = &key.tags[usize::from(index)];
+                match &reply {
+                    ServerReply::Stored(_) => proxy.tag_cache.written(name),
+                    found => proxy.note_tag(name, found, now),
+                }
             }
             reply
         });

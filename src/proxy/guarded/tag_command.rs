@@ -56,7 +56,9 @@ impl Proxy {
         for (id, place) in ids.into_iter().zip(&places) {
             match wire::decode(&get, pending.receive(id).await) {
                 _ if place.fence.is_none() => failure = Some(Failure::NoView),
-                ServerReply::Item(item) => found = found.max(tag_version(&item, place).map(version_millis)),
+                ServerReply::Item(item) => {
+                    found = found.max(tag_version(&item, place, self.now()).map(version_millis))
+                }
                 ServerReply::Failed(failed) => failure = Some(failed),
                 _ => {}
             }

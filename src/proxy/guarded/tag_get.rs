@@ -65,7 +65,7 @@ impl TagGet {
         };
         let misses = scope.proxy.pools[scope.proxy.plan.tag_pool].on_error().is_miss();
         let (read, outcome) = match reply {
-            ServerReply::Item(item) => match tag_version(&item, &self.place) {
+            ServerReply::Item(item) => match tag_version(&item, &self.place, scope.proxy.now()) {
                 Some(version) => {
                     let payload = version_millis(version).to_string().into();
                     let marks = ItemMarks::of(item.cas.number);
@@ -78,7 +78,7 @@ impl TagGet {
                     };
                     (ReadOutcome::Value(hit, marks), Outcome::Hit)
                 }
-                // Stored under another fence, or the stub of a tag that is being created.
+                // It counts as lost, or is the stub of a tag that is being created.
                 None => (ReadOutcome::Miss(None), Outcome::Miss),
             },
             ServerReply::Failed(failure) if !misses => (ReadOutcome::Failed(failure), Outcome::ServerError),

@@ -124,7 +124,7 @@ impl TagReads {
         for index in indexes {
             let Some(read) = self.reads.get_mut(*index as usize) else { return false };
             if let State::Requested(ids) = &read.state {
-                read.state = read_replies(ids, read.fences, pending);
+                read.state = read_replies(ids, read, proxy, pending);
                 if let State::Known(version) = read.state {
                     let TagLookup { name, sent_at, writes, all_fences, .. } = &*read;
                     proxy.tag_cache.put_unless_written(name, version, *all_fences, *sent_at, *writes);
@@ -160,15 +160,20 @@ impl TagReads {
     }
 }
 
-fn read_replies(ids: &[ReplyId], fences: [u64; 2], pending: &PendingReplies) -> State {
+fn read_replies(ids: &[ReplyId], of: &TagLookup, proxy: &Proxy, pending: &PendingReplies) -> State {
     let replies: SmallVec<[_; 2]> = ids.iter().map(|id| pending.take(*id)).collect();
-    let version = |(reply, fence): (&Option<Reply>, u64)| wire::version(reply.as_ref()?, fence);
-    let mut versions = replies.iter().zip(fences).map(version);
+    let now = proxy.now();
+    let version = |(reply, fence): (&Option<Reply>, u64)| wire::version(reply.as_ref()?, fence, now);
+    let mut versions = replies.iter().zip(of.fences).map(version);
     match versions.next() {
         Some(Some(version)) if versions.all(|other| other == Some(version)) => State::Known(version),
         _ => {
             let flags = Operation::Get(tag_get_flags());
-            let decode = |reply| wire::decode_reply(&flags, reply);
+            let decode = |reply| {
+                let reply = wire::decode_reply(&flags, reply);
+                proxy.note_tag(&of.name, &reply, now);
+                reply
+            };
             let lost = || ServerReply::Failed(Failure::Down);
             State::Unclear(replies.into_iter().map(|reply| reply.map_or_else(lost, decode)).collect())
         }
@@ -200,16 +205,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::guard::{version, version_of};
+    use crate::guard::{Now, version, version_of};
 
     #[test]
     fn a_machine_reads_the_version_in_a_tag_reply() {
-        let versions = [0, 7, version(1_700_000_000_000, 0xf_edcb)];
+        let versions = [7, version(1_700_000_000_000, 0xf_edcb)];
         for (known_version, fence) in versions.into_iter().flat_map(|version| [(version, 0), (version, 9)]) {
             let ServerReply::Item(item) = wire::tag_reply(known_version, fence) else {
                 panic!("it is an item")
             };
-            assert_eq!(version_of(&item, fence), Some(known_version));
+            let now = Now { wall: 1_700_000_000_000, mono: 0 };
+            assert_eq!(version_of(&item, fence, now), Some(known_version));
         }
     }
 

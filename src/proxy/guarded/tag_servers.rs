@@ -3,11 +3,14 @@
 use std::rc::Rc;
 
 use smallvec::{SmallVec, smallvec};
+use tokio::time::Instant;
+use tracing::warn;
 
-use crate::guard::{Item, TagName, version_of};
+use crate::guard::{Item, Now, ServerReply, TagFault, TagName, tag_fault, version_of};
 use crate::proxy::key::GuardedKey;
 use crate::proxy::key::Place;
 use crate::proxy::pipeline::Proxy;
+use crate::trace::shown_key;
 use crate::upstream::connection::Connection;
 
 /// The key that a bump of this tag runs on.
@@ -21,12 +24,28 @@ pub(super) fn bump_key(name: TagName, proxy: &Proxy) -> GuardedKey {
 }
 
 /// The version in the item of a tag in this place; `None` if it has none that counts there.
-pub(crate) fn tag_version(item: &Item, place: &Place) -> Option<u64> {
-    let inherited = || version_of(item, place.inherited).filter(|_| place.inherited != 0);
-    version_of(item, place.fence()).or_else(inherited)
+pub(crate) fn tag_version(item: &Item, place: &Place, now: Now) -> Option<u64> {
+    let inherited = || version_of(item, place.inherited, now).filter(|_| place.inherited != 0);
+    version_of(item, place.fence(), now).or_else(inherited)
 }
 
 impl Proxy {
+    /// Logs that what a server has under the key of this tag is not its version. The operation that has read it replaces it.
+    pub(super) fn note_tag(&self, name: &TagName, reply: &ServerReply, now: Now) {
+        let ServerReply::Item(item) = reply else { return };
+        let Some(fault) = tag_fault(item, now) else { return };
+        let Some(suppressed) = self.observer.tag_log.borrow_mut().permit(Instant::now()) else { return };
+        let tag = shown_key(&self.observer.settings.keys.of(name, || self.hash(name)));
+        let why = match fault {
+            TagFault::Malformed => "it has another form",
+            TagFault::Future => "it is more than a day ahead of this machine's clock",
+        };
+        warn!(
+            tag,
+            why, suppressed, "not the version of a tag: the tag counts as lost, and what has it as stale"
+        );
+    }
+
     /// The labels of the servers that store a tag: one, or two with copies.
     pub fn tag_servers(&self, name: &TagName) -> SmallVec<[&str; 2]> {
         let key = self.key_of_tag(name);

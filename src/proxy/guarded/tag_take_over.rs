@@ -205,7 +205,7 @@ impl OneTag {
                 return None;
             }
             match wire::decode(&READ, reply?) {
-                ServerReply::Item(item) => latest = latest.max(tag_version(&item, place)),
+                ServerReply::Item(item) => latest = latest.max(tag_version(&item, place, proxy.now())),
                 ServerReply::Absent => {}
                 _ => return None,
             }

@@ -4,10 +4,10 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use crate::error::Failure;
 use crate::guard::{
-    self, Cas, GetFlags, Item, Operation, ServerCommand, ServerReply, StoreMode, Usage, incarnation_of,
-    tag_value,
+    Cas, GetFlags, Item, Now, Operation, ServerCommand, ServerReply, StoreMode, Usage, incarnation_of,
+    read_tag, tag_value,
 };
-use crate::protocol::decimal::write_decimal;
+use crate::protocol::decimal::{read_decimal, write_decimal};
 use crate::protocol::reply::{MetaReply, Status, meta};
 use crate::proxy::server_key::server_key;
 use crate::upstream::pending_replies::Reply;
@@ -112,19 +112,15 @@ pub fn depends_on(operation: &Operation) -> Option<u32> {
 }
 
 /// The version in the reply to the `mg` of a tag, stored under this fence; `None` if it is any other reply.
-pub(crate) fn version(reply: &Reply, fence: u64) -> Option<u64> {
+pub(crate) fn version(reply: &Reply, fence: u64, now: Now) -> Option<u64> {
     let Reply::Answered { bytes, .. } = reply else { return None };
     let reply = meta(bytes);
-    let ms = match reply.status {
-        Status::Va if fence == 0 => digits(reply.data)?,
-        Status::Va => {
-            let space = reply.data.iter().position(|byte| *byte == b' ')?;
-            let stored_under = digits(&reply.data[space + 1..])?;
-            digits(&reply.data[..space]).filter(|_| stored_under == fence)?
-        }
-        _ => return None,
+    let (Status::Va, Ok(flags)) = (reply.status, u32::try_from(reply.number(b'f').unwrap_or_default()))
+    else {
+        return None;
     };
-    Some(guard::version(ms, reply.number(b'f').unwrap_or_default() as u32))
+    let (version, stored_under) = read_tag(reply.data, flags, now).ok()?;
+    (stored_under == fence).then_some(version)
 }
 
 /// Decodes the reply to a command.
@@ -188,35 +184,18 @@ fn item(reply: &MetaReply<'_>, epoch: u32) -> Option<Item> {
     for (flag, token) in reply.tokens() {
         match flag {
             b't' if token == b"-1" => {}
-            b't' => item.ttl = Some(u32::try_from(digits(token)?).ok()?),
-            b'f' => item.flags = u32::try_from(digits(token)?).ok()?,
-            b'c' => item.cas.number = digits(token)?,
-            b's' => item.size = usize::try_from(digits(token)?).ok()?,
+            b't' => item.ttl = Some(u32::try_from(read_decimal(token)?).ok()?),
+            b'f' => item.flags = u32::try_from(read_decimal(token)?).ok()?,
+            b'c' => item.cas.number = read_decimal(token)?,
+            b's' => item.size = usize::try_from(read_decimal(token)?).ok()?,
             b'h' => item.usage.hit = token == b"1",
-            b'l' => item.usage.idle = u32::try_from(digits(token)?).ok()?,
+            b'l' => item.usage.idle = u32::try_from(read_decimal(token)?).ok()?,
             b'W' => item.won = true,
             b'X' => item.stale = true,
             _ => {}
         }
     }
     Some(item)
-}
-
-/// A number below 2^64 in digits, as servers write it.
-fn digits(text: &[u8]) -> Option<u64> {
-    let mut number = 0u64;
-    for byte in text {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        number = match text.len() {
-            // 19 digits cannot overflow.
-            ..=19 => number * 10 + u64::from(digit),
-            _ => number.checked_mul(10)?.checked_add(u64::from(digit))?,
-        };
-    }
-    (!text.is_empty()).then_some(number)
 }
 
 #[cfg(test)]
@@ -226,11 +205,11 @@ mod tests {
 
     #[test]
     fn a_number_is_digits_and_below_2_to_the_64() {
-        assert_eq!(digits(b"0"), Some(0));
-        assert_eq!(digits(b"18446744073709551615"), Some(u64::MAX));
-        assert_eq!(digits(b"9999999999999999999"), Some(9_999_999_999_999_999_999));
+        assert_eq!(read_decimal(b"0"), Some(0));
+        assert_eq!(read_decimal(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(read_decimal(b"9999999999999999999"), Some(9_999_999_999_999_999_999));
         for none in ["", "18446744073709551616", "99999999999999999999999", "-1", "+1", "1 ", "a", "1:"] {
-            assert_eq!(digits(none.as_bytes()), None, "{none}");
+            assert_eq!(read_decimal(none.as_bytes()), None, "{none}");
         }
     }
 

@@ -6,9 +6,10 @@ use smallvec::SmallVec;
 use super::written::Suspect;
 use super::{Get, KeyGet, StructureRead, TagGet, tag_flags};
 use crate::error::Failure;
-use crate::guard::{Item, Operation, RawView, ServerReply, parse_version, version_of};
+use crate::guard::{Operation, RawView, ServerReply, version_millis};
 use crate::metrics::{NO_RULE, Outcome};
 use crate::protocol::reply::{Value, is_error_reply as is_error, values};
+use crate::proxy::guarded::tag_servers::tag_version;
 use crate::proxy::guarded::wire;
 use crate::proxy::observe::SeenKey;
 use crate::proxy::replies::classic::put_value_line;
@@ -25,6 +26,12 @@ pub(super) struct ServerValues {
     pub(super) received: SmallVec<[(Bytes, u32); 1]>,
     /// Why keys without a value are errors, not misses.
     pub(super) failure: Option<Failure>,
+}
+
+/// The version of a tag as clients see it.
+pub(super) struct ShownVersion {
+    pub(super) text: String,
+    pub(super) cas: u64,
 }
 
 impl Get {
@@ -59,33 +66,35 @@ impl Get {
         self.servers.iter().map(take).collect()
     }
 
-    /// The item of a tag, or why it is an error that there is none.
-    pub(super) fn take_tag(&self, tag: &TagGet, scope: &CallScope<'_>) -> (Option<Item>, Option<Failure>) {
+    /// The version of a tag, or why it is an error that there is none.
+    pub(super) fn take_tag(
+        &self,
+        tag: &TagGet,
+        scope: &CallScope<'_>,
+    ) -> (Option<ShownVersion>, Option<Failure>) {
         let command = Operation::Get(tag_flags());
         // The larger version counts. A server that does not reply matters only if no other has a version.
         let ids = tag.ids.as_deref().unwrap_or_default();
         let no_view = tag.ids.is_none().then_some(Failure::NoView);
-        let (mut item, mut failed) = (None, no_view);
-        for (reply, fence) in ids.iter().filter_map(|id| scope.client.pending.take(*id)).zip(tag.fences) {
+        let (mut latest, mut failed) = (None, no_view);
+        for (reply, place) in ids.iter().filter_map(|id| scope.client.pending.take(*id)).zip(&tag.places) {
             match wire::decode_reply(&command, reply) {
-                // Stored under another fence: it counts as lost.
-                ServerReply::Item(found) if fence != 0 && version_of(&found, fence).is_none() => {}
-                // A stub that a reader has left.
-                ServerReply::Item(found) if found.size == 0 => {}
                 ServerReply::Item(found) => {
-                    let larger = |item: &Item| parse_version(&item.value) >= parse_version(&found.value);
-                    item = item.filter(larger).or(Some(found));
+                    let version = tag_version(&found, place, scope.proxy.now());
+                    latest = latest.max(version.map(|version| (version, found.cas.number)));
                 }
                 ServerReply::Failed(failure) => failed = Some(failure),
                 _ => {}
             }
         }
-        let is_error = item.is_none() && self.fails(scope.proxy.plan.tag_pool, scope);
-        let outcome = if item.is_some() { Outcome::Hit } else { Outcome::Miss };
+        let shown =
+            latest.map(|(version, cas)| ShownVersion { text: version_millis(version).to_string(), cas });
+        let is_error = shown.is_none() && self.fails(scope.proxy.plan.tag_pool, scope);
+        let outcome = if shown.is_some() { Outcome::Hit } else { Outcome::Miss };
         let name = tag.key.strip_prefix(&scope.proxy.plan.tag_prefix[..]).unwrap_or(&tag.key);
-        let bytes = item.as_ref().map_or(0, |item| item.value.len());
+        let bytes = shown.as_ref().map_or(0, |shown| shown.text.len());
         scope.count(NO_RULE, outcome, || SeenKey::tag(name).with_bytes(bytes));
-        (item, failed.filter(|_| is_error))
+        (shown, failed.filter(|_| is_error))
     }
 
     /// A server has sent a value that was not requested.
@@ -127,13 +136,11 @@ impl Get {
                     scope.count(*rule as usize, outcome, || self.seen_raw(key, *server, value.as_ref()));
                 }
                 KeyGet::Tag(tag) => {
-                    let (item, failed) = self.take_tag(tag, scope);
+                    let (shown, failed) = self.take_tag(tag, scope);
                     failure = failure.or(failed);
-                    if let Some(item) = &item {
-                        let cas = self.kind.cas.then_some(item.cas.number);
-                        let version = version(item);
-                        put_value_line(out, &tag.key, 0, cas, version.len());
-                        out.extend_from_slice(version);
+                    if let Some(ShownVersion { text, cas }) = &shown {
+                        put_value_line(out, &tag.key, 0, self.kind.cas.then_some(*cas), text.len());
+                        out.extend_from_slice(text.as_bytes());
                         out.extend_from_slice(b"\r\n");
                     }
                 }
@@ -194,9 +201,4 @@ impl Get {
         }
         suspects
     }
-}
-
-/// The version in the item of a tag, without the fence, which concerns no client.
-pub(super) fn version(item: &Item) -> &[u8] {
-    item.value.split(|byte| *byte == b' ').next().unwrap_or_default()
 }

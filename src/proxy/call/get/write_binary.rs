@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
-use super::write::version;
+use super::write::ShownVersion;
 use super::written::Suspect;
 use super::{Get, KeyGet, StructureRead};
 use crate::error::Failure;
@@ -86,9 +86,8 @@ impl Get {
                         .count(*rule as usize, outcome, || self.seen_raw(key, server as u32, value.as_ref()));
                 }
                 KeyGet::Tag(tag) => match self.take_tag(tag, scope) {
-                    (Some(item), _) => {
-                        let version = Bytes::copy_from_slice(version(&item));
-                        let _ = put_value(head, &tag.key, 0, item.cas.number, &version, out);
+                    (Some(ShownVersion { text, cas }), _) => {
+                        let _ = put_value(head, &tag.key, 0, cas, &Bytes::from(text), out);
                     }
                     (None, failure) => missed(head, &tag.key, failure, out),
                 },
