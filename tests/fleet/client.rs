@@ -7,6 +7,7 @@ use kennel::random::Random;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
+use super::dialect::Dialect;
 use super::linearizability::{Command, Invocation, Response};
 use super::net::End;
 use super::world::World;
@@ -26,14 +27,14 @@ impl Connection {
         Connection { stream: world.client(sidecar, name), buffer: Vec::new(), number: world.number() }
     }
 
-    /// Sends bytes and reads the reply: up to the line that ends it. `None`: there was none in time, or the connection was closed.
-    pub async fn exchange(&mut self, command: &str) -> Option<String> {
-        let retrieves = command.starts_with("get") || command.starts_with("gat");
+    /// Sends bytes and reads the reply, of which `complete` tells the length once it is there. `None`: there was none in time, or the
+    /// connection was closed.
+    async fn reply(&mut self, command: &[u8], complete: impl Fn(&[u8]) -> Option<usize>) -> Option<Vec<u8>> {
         let reading = async {
-            self.stream.write_all(command.as_bytes()).await.ok()?;
+            self.stream.write_all(command).await.ok()?;
             loop {
-                if let Some(reply) = self.complete(retrieves) {
-                    return Some(reply);
+                if let Some(length) = complete(&self.buffer) {
+                    return Some(self.buffer.drain(..length).collect());
                 }
                 match self.stream.read_buf(&mut self.buffer).await {
                     Ok(length) if length > 0 => {}
@@ -44,88 +45,130 @@ impl Connection {
         timeout(PATIENCE, reading).await.ok().flatten()
     }
 
-    /// Takes a complete reply out of the buffer. Values are short and have no line ends.
-    fn complete(&mut self, retrieves: bool) -> Option<String> {
-        let text = std::str::from_utf8(&self.buffer).ok()?;
-        let first = text.find("\r\n")? + 2;
-        let end = if retrieves && text.starts_with("VALUE ") { text.find("END\r\n")? + 5 } else { first };
-        let reply = text[..end].to_owned();
-        self.buffer.drain(..end);
-        Some(reply)
+    /// Sends a line of the classic protocol, and reads the reply.
+    pub async fn exchange(&mut self, command: &str) -> Option<String> {
+        let reply = self.reply(command.as_bytes(), |bytes| Dialect::Classic.complete(bytes, false)).await?;
+        String::from_utf8(reply).ok()
+    }
+
+    /// Sends a command, and tells what the reply means. `None`: there was none, and the connection is of no use any more.
+    async fn call(
+        &mut self,
+        dialect: Dialect,
+        key: &str,
+        command: &Command,
+        exptime: u32,
+        quiet: bool,
+    ) -> Option<Response> {
+        let bytes = dialect.encode(key, command, exptime, quiet);
+        let reply = self.reply(&bytes, |bytes| dialect.complete(bytes, quiet)).await?;
+        Some(dialect.decode(command, &reply))
     }
 }
 
-/// A command of the program, as text and as what it means.
-fn command(random: &mut Random, key: &str, seen: &mut Option<u64>, value: String) -> (String, Command) {
-    let store = |word: &str, value: &str| format!("{word} {key} 0 0 {}\r\n{value}\r\n", value.len());
-    match random.below(20) {
-        0..5 => (format!("get {key}\r\n"), Command::Get),
-        5..8 => (format!("gets {key}\r\n"), Command::Get),
-        8..11 => (store("set", &value), Command::Set(value)),
-        11 => (store("add", &value), Command::Add(value)),
-        12 => (store("replace", &value), Command::Replace(value)),
-        13 => (store("append", &value), Command::Append(value)),
-        14 => (store("prepend", &value), Command::Prepend(value)),
-        // A touch of a value with two copies is a change, which has a new CAS.
-        15 if !key.starts_with("copied") => (format!("touch {key} 0\r\n"), Command::Touch),
-        16..18 => match seen.take() {
-            Some(unique) => (
-                format!("cas {key} 0 0 {} {unique}\r\n{value}\r\n", value.len()),
-                Command::Cas { unique, value },
-            ),
-            None => (format!("gets {key}\r\n"), Command::Get),
+/// A command of the program. `number`: one that no other command of the run has.
+pub fn command(random: &mut Random, seen: &mut Option<u64>, number: u64, value: String) -> Command {
+    let delta = random.below(3);
+    match random.below(24) {
+        0..8 => Command::Get,
+        8..11 => Command::Set(value),
+        11 => Command::Set(number.to_string()),
+        12 => Command::Add(value),
+        13 => Command::Replace(value),
+        14 => Command::Append(value),
+        15 => Command::Prepend(value),
+        16 => Command::Touch,
+        17 => Command::Count { delta, decr: random.below(2) == 0, initial: None },
+        18 => Command::Count { delta, decr: false, initial: Some(number) },
+        19..22 => match seen.take() {
+            Some(unique) => Command::Cas { unique, value },
+            None => Command::Get,
         },
-        _ => (format!("delete {key}\r\n"), Command::Delete),
+        _ => Command::Delete,
     }
 }
 
-/// What the reply means.
-fn response(reply: Option<&str>) -> Response {
-    let Some(reply) = reply else { return Response::Unknown };
-    match reply.trim_end() {
-        "END" => Response::Miss,
-        "STORED" => Response::Stored,
-        "NOT_STORED" => Response::NotStored,
-        "EXISTS" => Response::Exists,
-        "NOT_FOUND" => Response::NotFound,
-        "DELETED" => Response::Deleted,
-        "TOUCHED" => Response::Touched,
-        text if text.starts_with("SERVER_ERROR") => Response::Unknown,
-        text if text.starts_with("VALUE ") => {
-            let mut lines = text.split("\r\n");
-            let (header, value) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
-            let unique = header.split(' ').nth(4).and_then(|unique| unique.parse().ok());
-            Response::Hit { value: value.to_owned(), unique }
+/// A client: one connection at a time to one sidecar, in a dialect of its own. It records what it sends and is told.
+pub struct Client {
+    pub world: Rc<World>,
+    pub random: Random,
+    pub number: usize,
+    pub sidecar: usize,
+    /// Of what it stores.
+    pub exptime: u32,
+    /// Whether some of its commands are quiet.
+    pub is_quiet: bool,
+    dialect: Dialect,
+    connection: Connection,
+}
+
+impl Client {
+    pub fn new(world: Rc<World>) -> Client {
+        let mut random = world.fork();
+        let sidecar = random.below(world.setup.sidecars as u64) as usize;
+        let number = world.number();
+        let connection = Connection::open(&world, sidecar, &format!("c{number}-s{sidecar}"));
+        let dialect = Dialect::of(number);
+        Client { world, random, number, sidecar, exptime: 0, is_quiet: true, dialect, connection }
+    }
+
+    /// A number below this.
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.random.below(limit as u64) as usize
+    }
+
+    pub async fn pause(&mut self, longest: Duration) {
+        sleep(longest.mul_f64(self.random.unit())).await;
+    }
+
+    pub fn reconnect(&mut self) {
+        let name = format!("c{}-s{}", self.number, self.sidecar);
+        self.connection = Connection::open(&self.world, self.sidecar, &name);
+    }
+
+    /// Sends a command, and does not record it. What is told of it has the command, and its reply.
+    pub async fn ask(&mut self, key: &str, command: Command) -> Invocation {
+        let command = match command {
+            Command::Count { delta, decr, .. } if self.dialect == Dialect::Classic => {
+                Command::Count { delta, decr, initial: None }
+            }
+            command => command,
+        };
+        let quiet = self.is_quiet && self.random.below(2) == 0 && self.dialect.can_be_quiet(&command);
+        let (invoked, connection) = (self.world.net.trace.now(), self.connection.number);
+        let response = self.connection.call(self.dialect, key, &command, self.exptime, quiet).await;
+        if response.is_none() {
+            self.reconnect();
         }
-        text => panic!("no reply of memcached: {text:?}"),
+        let (response, responded) = (response.unwrap_or(Response::Unknown), self.world.net.trace.now());
+        Invocation { connection, client: self.number, invoked, responded, command, response }
+    }
+
+    pub fn record(&self, key: &str, invocation: Invocation) {
+        self.world.history.borrow_mut().push((key.to_owned(), invocation));
+    }
+
+    /// Sends a command and records it.
+    pub async fn call(&mut self, key: &str, command: Command) -> Response {
+        let told = self.ask(key, command).await;
+        let response = told.response.clone();
+        self.record(key, told);
+        response
     }
 }
 
-/// Sends so many random commands for these keys through one sidecar, each after up to `pause`. Values are never repeated.
+/// Sends so many random commands for these keys, each after up to `pause`. Values are never repeated.
 pub async fn random_commands(world: Rc<World>, keys: Vec<String>, count: usize, pause: Duration) {
-    let mut random = world.fork();
-    let sidecar = random.below(world.setup.sidecars as u64) as usize;
-    let client = world.number();
-    let name = format!("c{client}-s{sidecar}");
-    let mut connection = Connection::open(&world, sidecar, &name);
+    let mut client = Client::new(world);
     let mut seen = vec![None; keys.len()];
     for n in 0..count {
-        sleep(pause.mul_f64(random.unit())).await;
-        let at = random.below(keys.len() as u64) as usize;
-        let (text, command) = command(&mut random, &keys[at], &mut seen[at], format!("v{client}.{n};"));
-        let invoked = world.net.trace.now();
-        let reply = connection.exchange(&text).await;
-        let response = response(reply.as_deref());
-        if let Response::Hit { unique: Some(unique), .. } = &response {
-            seen[at] = Some(*unique);
-        }
-        let responded = world.net.trace.now();
-        let number = connection.number;
-        let invocation =
-            Invocation { connection: number, client: number, invoked, responded, command, response };
-        world.history.borrow_mut().push((keys[at].clone(), invocation));
-        if reply.is_none() {
-            connection = Connection::open(&world, sidecar, &name);
+        client.pause(pause).await;
+        let at = client.below(keys.len());
+        let number = (client.number * 1_000 + n) as u64 * 1_000;
+        let value = format!("v{}.{n};", client.number);
+        let command = command(&mut client.random, &mut seen[at], number, value);
+        if let Response::Hit { unique: Some(unique), .. } = client.call(&keys[at], command).await {
+            seen[at] = Some(unique);
         }
     }
 }

@@ -81,3 +81,17 @@ pub async fn reloads(world: Rc<World>, time: Duration) {
         world.reload(sidecar, &format!("{rules}{}", world.setup.rules)).await;
     }
 }
+
+/// Sidecars lose their rules, and receive them again, one at a time: as while a rule is introduced or after it has been removed.
+pub async fn rule_changes(world: Rc<World>, time: Duration) {
+    let mut random = world.fork();
+    let until = Instant::now() + time;
+    while Instant::now() < until {
+        sleep(Duration::from_millis(random.below(4_000))).await;
+        let sidecar = random.below(world.setup.sidecars as u64) as usize;
+        world.reload(sidecar, if random.below(2) == 0 { "" } else { world.setup.rules }).await;
+    }
+    for sidecar in 0..world.setup.sidecars {
+        world.reload(sidecar, world.setup.rules).await;
+    }
+}

@@ -4,11 +4,14 @@
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
 mod client;
+mod dialect;
 mod faults;
+mod guarded;
 #[path = "../linearizability/mod.rs"]
 #[allow(dead_code, reason = "its own tests and the integration tests use more of it")]
 mod linearizability;
 mod mutants;
 mod net;
 mod schedules;
+mod structures;
 mod world;

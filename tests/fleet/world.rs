@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +47,8 @@ pub struct Setup {
 /// A sidecar.
 pub struct Sidecar {
     app: RefCell<Option<App>>,
+    /// Where it listens, also while it takes another configuration.
+    address: SocketAddr,
     clock: ManualClock,
 }
 
@@ -93,8 +96,7 @@ impl World {
 
     /// A connection to a sidecar.
     pub fn client(&self, sidecar: usize, name: &str) -> End {
-        let address = self.sidecars[sidecar].app.borrow().as_ref().expect("it runs").tcp()[0];
-        self.net.client(address, name).expect("it listens")
+        self.net.client(self.sidecars[sidecar].address, name).expect("it listens")
     }
 
     /// A server is killed, and comes back empty.
@@ -172,7 +174,7 @@ fn start_sidecar(at: usize, setup: &Setup) -> Sidecar {
     let start = Start { simulated: Some(clock), ..Start::default() };
     let (mut app, _) = App::prepare(loaded(at, setup.servers, setup.rules), start).expect("it starts");
     app.open(None).expect("it opens");
-    Sidecar { app: RefCell::new(Some(app)), clock: manual }
+    Sidecar { address: app.tcp()[0], app: RefCell::new(Some(app)), clock: manual }
 }
 
 /// What a run leaves.

@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Delete,
     /// `touch`.
     Touch,
+    /// A listing, or a tail: whether the key is there.
+    Look,
     /// `flush_all`.
     Flush,
     /// The bump of a tag of the key, whose rule has `on_tag = "drop"`. It does not end a miss: a later store is newer than this
@@ -69,6 +71,8 @@ pub(crate) enum Response {
     Deleted,
     /// `TOUCHED`.
     Touched,
+    /// A listing has it. `NotFound`: it does not.
+    Found,
     /// `OK` to `flush_all`.
     Flushed,
     /// `SERVER_ERROR` or no response: the command may have taken effect, may take effect later, or never.
@@ -95,6 +99,7 @@ impl Invocation {
                 | Response::Exists
                 | Response::NotANumber
                 | Response::Touched
+                | Response::Found
         );
         match self.command {
             Command::Get => self.response != Response::Unknown,
@@ -149,6 +154,7 @@ impl Display for Command {
             }
             Command::Delete => write!(f, "delete"),
             Command::Touch => write!(f, "touch"),
+            Command::Look => write!(f, "look"),
             Command::Flush => write!(f, "flush_all"),
             Command::Bump => write!(f, "bump"),
         }
@@ -169,6 +175,7 @@ impl Display for Response {
             Response::NotANumber => write!(f, "CLIENT_ERROR not a number"),
             Response::Deleted => write!(f, "DELETED"),
             Response::Touched => write!(f, "TOUCHED"),
+            Response::Found => write!(f, "found"),
             Response::Flushed => write!(f, "OK"),
             Response::Unknown => write!(f, "SERVER_ERROR or no response"),
         }

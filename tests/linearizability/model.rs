@@ -28,15 +28,25 @@ pub(crate) struct Allowances {
     /// same race. Reason: a pool reads on one connection and writes on another, and the protocol does not identify the `get` to
     /// which a `set` belongs.
     pub(crate) pooled: Option<u64>,
+    /// **A touch is a change.** The value has another CAS unique afterwards. Reason: with two copies, the unique names the change that
+    /// both have.
+    pub(crate) touch_changes: bool,
 }
 
 impl Allowances {
     /// memcached without the guard.
-    pub(crate) const NONE: Allowances =
-        Allowances { lost_race: false, refusal: false, delete_reads_first: false, pooled: None };
+    pub(crate) const NONE: Allowances = Allowances {
+        lost_race: false,
+        refusal: false,
+        delete_reads_first: false,
+        pooled: None,
+        touch_changes: false,
+    };
+    /// A value with two copies.
+    pub(crate) const COPIED: Allowances = Allowances { touch_changes: true, ..Allowances::NONE };
     /// A guarded key whose clients read and write on one connection.
     pub(crate) const SINGLE: Allowances =
-        Allowances { lost_race: true, refusal: true, delete_reads_first: true, pooled: None };
+        Allowances { lost_race: true, refusal: true, delete_reads_first: true, ..Allowances::NONE };
 
     /// A guarded key whose clients have pools.
     pub(crate) const fn pooled(max_rebuild: u64) -> Allowances {
@@ -244,7 +254,15 @@ impl State {
                 _ => return None,
             },
             Command::Touch => match item {
+                Some(Item { value, .. }) if returns(Response::Touched) && allowances.touch_changes => {
+                    next.store(value.clone(), operation);
+                }
                 Some(_) if returns(Response::Touched) => {}
+                None if returns(Response::NotFound) => {}
+                _ => return None,
+            },
+            Command::Look => match item {
+                Some(_) if returns(Response::Found) => {}
                 None if returns(Response::NotFound) => {}
                 _ => return None,
             },

@@ -32,7 +32,9 @@ fn stored_once<'a>(history: &'a [Invocation], value: &str) -> Option<&'a Invocat
         Command::Replace(stored) | Command::Cas { value: stored, .. } => stored == value,
         Command::Append(_) | Command::Prepend(_) => false,
         Command::Count { .. } => matches!(operation.response, Response::Number(n) if n.to_string() == value),
-        Command::Get | Command::Delete | Command::Touch | Command::Flush | Command::Bump => false,
+        Command::Get | Command::Delete | Command::Touch | Command::Look | Command::Flush | Command::Bump => {
+            false
+        }
     });
     let store = stores.next().filter(|_| stores.next().is_none())?;
     matches!(store.command, Command::Set(_) | Command::Add(_)).then_some(store)

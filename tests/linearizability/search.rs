@@ -186,7 +186,9 @@ impl<'a> Search<'a> {
             // stores of others may be attributed to the reader's miss, which a later miss replaces.
             let is_its_own = operation.command == Command::Get && self.allowances.pooled.is_none();
             let reader = is_its_own.then_some(operation.connection);
+            let is_change = operation.command == Command::Touch && self.allowances.touch_changes;
             if operation.is_read_only()
+                && !is_change
                 && let [after] = &states[..]
                 && after.differs_only_in_misses_of(state, reader)
             {

@@ -292,7 +292,7 @@ impl World {
                 Change::Count(Count { delta: *delta, decr: *decr, create, ..Count::default() })
             }
             Command::Touch => Change::Touch(Expiry::Never),
-            Command::Flush | Command::Bump => {
+            Command::Look | Command::Flush | Command::Bump => {
                 return violation(format!("it is sent to every server: {pending:?}"));
             }
         };
