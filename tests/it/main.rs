@@ -61,6 +61,7 @@ mod promise_6_replies_never_cross;
 mod promise_7_failure_degrades_to_a_miss;
 mod promise_8_raw_is_exact;
 mod raw;
+mod readme;
 mod reload;
 mod reserved;
 mod returning_server;
