@@ -20,8 +20,19 @@ pub(crate) fn texts() -> Vec<(String, String)> {
         ".config",
         ".github",
     ];
-    let top =
-        ["README.md", "CHANGELOG.md", "Cargo.toml", "build.rs", "clippy.toml", "deny.toml", "rustfmt.toml"];
+    let top = [
+        "README.md",
+        "CHANGELOG.md",
+        "CODE_OF_CONDUCT.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "Cargo.toml",
+        "book.toml",
+        "build.rs",
+        "clippy.toml",
+        "deny.toml",
+        "rustfmt.toml",
+    ];
     let all = folders.iter().chain(&top).flat_map(|path| files(path));
     // Generated files may have any length, and those of others any form.
     let foreign = ["tests/golden/", "src/admin/page/uplot/"];

@@ -14,7 +14,10 @@ mod reference;
 use circles::circles;
 use code::{Source, everything_rust, paths_from, sources, words_at};
 use files::{read, root, texts};
-use pages::{LIMITS, dead_links, pages, unknown_messages, unknown_names, unshown_limits, wrong_limits};
+use pages::{
+    LIMITS, dead_links, invented_code, pages, unknown_messages, unknown_names, unshown_limits,
+    wrong_contents, wrong_limits,
+};
 use promises::{MECHANISMS, missing_mechanisms};
 use queries::{Metrics, dashboard, unlisted_alerts, unshown_metrics, wrong_queries};
 use reference::{reference, unknown_keys};
@@ -235,6 +238,16 @@ fn no_line_has_a_tab_or_ends_in_spaces() {
 #[test]
 fn every_link_and_every_file_that_a_page_names_is_there() {
     report(pages().iter().flat_map(|(path, text)| dead_links(path, text)));
+}
+
+#[test]
+fn the_site_has_every_page_once() {
+    report(wrong_contents(&read("docs/SUMMARY.md"), &pages()));
+}
+
+#[test]
+fn the_examples_of_style_are_code_of_this_repository() {
+    report(invented_code("CONTRIBUTING.md", &read("CONTRIBUTING.md"), &texts()));
 }
 
 #[test]

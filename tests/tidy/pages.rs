@@ -48,6 +48,23 @@ pub(crate) fn dead_links(path: &str, text: &str) -> Vec<String> {
     problems
 }
 
+/// Pages of docs/ that the contents of the site leave out or name twice. `packaging/pages.py` adds the decisions.
+pub(crate) fn wrong_contents(contents: &str, pages: &[(String, String)]) -> Vec<String> {
+    let pages = pages.iter().filter_map(|(path, _)| path.strip_prefix("docs/"));
+    let pages = pages.filter(|page| !page.starts_with("decisions/") && *page != "SUMMARY.md");
+    let times = |page: &str| contents.matches(&format!("]({page})")).count();
+    let wrong = pages.map(|page| (page, times(page))).filter(|(_, times)| *times != 1);
+    wrong.map(|(page, times)| format!("docs/SUMMARY.md: has {page} {times} times")).collect()
+}
+
+/// Lines of Rust on a page that no source has: examples of style are real code.
+pub(crate) fn invented_code(path: &str, text: &str, sources: &[(String, String)]) -> Vec<String> {
+    let blocks = text.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let is_real =
+        |block: &str| sources.iter().any(|(file, text)| file.ends_with(".rs") && text.contains(block));
+    blocks.filter(|block| !is_real(block)).map(|block| format!("{path}: no source has\n{block}")).collect()
+}
+
 fn is_path(code: &str) -> bool {
     const FOLDERS: [&str; 10] = [
         "src/",
@@ -270,6 +287,22 @@ pub(crate) fn unknown_messages(path: &str, page: &str, sources: &[Source]) -> Ve
 mod tests {
     use super::*;
     use crate::tests::only;
+
+    #[test]
+    fn a_page_that_the_site_lacks_or_has_twice_is_found() {
+        let page = |path: &str| (path.to_owned(), String::new());
+        let pages = ["docs/a.md", "docs/SUMMARY.md", "docs/decisions/0001-b.md", "README.md"].map(page);
+        assert_eq!(wrong_contents("- [A](a.md)\n", &pages), Vec::<String>::new());
+        only(wrong_contents("- [A](b/a.md)\n", &pages), "docs/SUMMARY.md: has a.md 0 times");
+        only(wrong_contents("- [A](a.md)\n- [B](a.md)\n", &pages), "docs/SUMMARY.md: has a.md 2 times");
+    }
+
+    #[test]
+    fn an_example_that_is_no_code_is_found() {
+        let sources = [("src/a.rs".to_owned(), "fn a() {}\nfn b() {}\n".to_owned())];
+        assert_eq!(invented_code("a.md", "```rust\nfn b() {}\n```\n", &sources), Vec::<String>::new());
+        only(invented_code("a.md", "```rust\nfn c() {}\n```\n", &sources), "a.md: no source has");
+    }
 
     #[test]
     fn a_dead_link_is_found_and_code_is_no_link() {
