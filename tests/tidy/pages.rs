@@ -193,7 +193,8 @@ const UNREACHABLE: [&str; 2] = ["– pause", "– buffer"];
 /// Precedes the reason why no test reaches a limit.
 const NOT_REACHED: &str = "not reached by a test: ";
 
-/// Rows of the limits table of a page whose last cell names no test of `sources`.
+/// Rows of the limits table of a page whose last cell names no test of `sources`, or that do not say what a full table costs: `–` is
+/// no table, and a test that the cell names must exist.
 pub(crate) fn unshown_limits(path: &str, page: &str, sources: &[Source]) -> Vec<String> {
     let tests: BTreeSet<&str> = sources.iter().flat_map(|source| tests(&source.code)).collect();
     let mut problems = Vec::new();
@@ -202,6 +203,12 @@ pub(crate) fn unshown_limits(path: &str, page: &str, sources: &[Source]) -> Vec<
         let ["", file, name, _, .., shown, ""] = cells[..] else { continue };
         if !file.starts_with("`src/") || !name.starts_with('`') {
             continue;
+        }
+        let cost = if let [_, _, _, _, _, cost, _, _] = cells[..] { cost } else { "" };
+        if cost.is_empty() || cost.split('`').skip(1).step_by(2).any(|test| !tests.contains(test)) {
+            problems.push(format!(
+                "{path}:{number}: {name} at its limit costs {cost:?}: no number, or no such test"
+            ));
         }
         let test = shown.strip_prefix('`').and_then(|rest| rest.strip_suffix('`'));
         let is_shown = match test {
@@ -345,7 +352,7 @@ mod tests {
     #[test]
     fn a_limit_that_no_test_shows_is_found() {
         let source = |text: &str| [Source::new("src/a.rs", text)];
-        let row = |shown: &str| format!("| `src/a.rs` | `MAX_A` | 1 | it ends | {shown} |\n");
+        let row = |shown: &str| format!("| `src/a.rs` | `MAX_A` | 1 | it ends | – | {shown} |\n");
         let there = source("#[test]\nfn it_ends() {}\n#[tokio::test]\n#[ignore]\nasync fn it_waits() {}\n");
         for shown in ["`it_ends`", "`it_waits`", "– pause", "– buffer", "not reached by a test: too large"]
         {
@@ -354,8 +361,17 @@ mod tests {
         for shown in ["`it_end`", "it_ends", "", "–", "– size", "not reached by a test: "] {
             only(unshown_limits("docs/a.md", &row(shown), &there), "docs/a.md:1: `MAX_A` is shown by");
         }
-        // The column is missing; a function that is no test.
-        only(unshown_limits("docs/a.md", "| `src/a.rs` | `MAX_A` | 1 | it ends |\n", &there), "no such test");
+        let with_cost = |cost: &str| format!("| `src/a.rs` | `MAX_A` | 1 | it ends |{cost} `it_ends` |\n");
+        assert_eq!(
+            unshown_limits("docs/a.md", &with_cost(" two: `it_waits` |"), &there),
+            Vec::<String>::new()
+        );
+        for cost in ["", "  |", " two: `it_end` |"] {
+            only(
+                unshown_limits("docs/a.md", &with_cost(cost), &there),
+                "docs/a.md:1: `MAX_A` at its limit costs",
+            );
+        }
         only(unshown_limits("docs/a.md", &row("`it_ends`"), &source("fn it_ends() {}")), "no such test");
         assert_eq!(
             unshown_limits("docs/a.md", "| bincode | `src/guard/envelope.rs` |\n", &there),
