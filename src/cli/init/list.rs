@@ -36,7 +36,7 @@ pub(super) fn read(list: &str, origin: &str, client: Option<&str>) -> Result<Sit
         ));
     }
     let (distribution, hash) = placement.unwrap_or((Distribution::Ketama, Hash::Md5));
-    let placed_by = client.unwrap_or("libmemcached-ketama").to_owned();
+    let placed_by = client.map(str::to_owned);
     Ok(Site {
         origin: origin.to_owned(),
         listen: None,

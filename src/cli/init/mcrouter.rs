@@ -99,7 +99,7 @@ pub(super) fn read(text: &str, file: &str, pool: Option<&str>) -> Result<Site, S
         origin: format!("{file}, pool {name}"),
         listen: None,
         servers,
-        placed_by: "mcrouter".to_owned(),
+        placed_by: Some("mcrouter".to_owned()),
         distribution: Distribution::Ch3,
         hash: Hash::Murmur64a,
         hash_tag: None,

@@ -18,8 +18,7 @@ pub(super) fn text(site: &Site) -> String {
         };
         let _ = writeln!(
             text,
-            "[listen]\n# Where the application finds {} today: stop that first.\n{keys}\n",
-            site.placed_by
+            "[listen]\n# Where the application finds its proxy today: stop that first.\n{keys}\n"
         );
     }
     text.push_str("[pools.main]\n");
@@ -30,11 +29,14 @@ pub(super) fn text(site: &Site) -> String {
     for server in &site.servers {
         let _ = writeln!(text, "    {},", entry(server));
     }
-    let _ = writeln!(
-        text,
-        "]\n# As {} places keys, so that each is found where it is. `kennel ring OLD NEW` tells what a change would move.",
-        site.placed_by
-    );
+    text.push_str("]\n");
+    let placement = match &site.placed_by {
+        Some(client) => format!("As {client} places keys, so that each is found where it is."),
+        None => {
+            "How the application places keys is not known: `kennel init --client` knows libraries.".to_owned()
+        }
+    };
+    let _ = writeln!(text, "# {placement} `kennel ring OLD NEW` tells what a change would move.");
     let _ = writeln!(text, "distribution = {:?}\nhash = {:?}", site.distribution.name(), site.hash.name());
     if let Some(tag) = &site.hash_tag {
         let _ = writeln!(text, "hash_tag = {tag:?}");
@@ -75,12 +77,13 @@ mod tests {
             origin: "n.yml".to_owned(),
             listen: Some("127.0.0.1:22121".to_owned()),
             servers: vec![server("a:1", 1, None), server("b:1", 3, Some("bee"))],
-            placed_by: "twemproxy".to_owned(),
+            placed_by: Some("twemproxy".to_owned()),
             distribution: Distribution::Ketama,
             hash: Hash::Fnv1a64,
             hash_tag: Some("{}".to_owned()),
             remarks: Vec::new(),
         };
+        assert!(text(&site).contains("# As twemproxy places keys"), "{}", text(&site));
         let config = Config::read("k.toml", &text(&site), []).unwrap();
         assert!(config.warnings.is_empty(), "{:?}", config.warnings);
         let pool = &config.pools[0];
@@ -100,13 +103,14 @@ mod tests {
             origin: "o".to_owned(),
             listen: None,
             servers: vec![SiteServer { address: "a:1".to_owned(), weight: 1, name: None }],
-            placed_by: "dalli".to_owned(),
+            placed_by: None,
             distribution: Distribution::Dalli,
             hash: Hash::Crc32a,
             hash_tag: None,
             remarks: Vec::new(),
         };
         let text = text(&site);
+        assert!(text.contains("# How the application places keys is not known"), "{text}");
         let (file, rule) = text.split_once("# [[rules]]").unwrap();
         let rule = format!("[[rules]]{}", rule.replace("\n# ", "\n"));
         assert_eq!(Config::read("k.toml", &format!("{file}{rule}"), []).unwrap().rules.len(), 1);

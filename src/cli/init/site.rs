@@ -11,8 +11,8 @@ pub(super) struct Site {
     pub(super) listen: Option<String>,
     /// In the order of the list.
     pub(super) servers: Vec<SiteServer>,
-    /// Whose placement of keys the next three are.
-    pub(super) placed_by: String,
+    /// Whose placement of keys the next three are; `None`: nothing says how keys are placed.
+    pub(super) placed_by: Option<String>,
     pub(super) distribution: Distribution,
     pub(super) hash: Hash,
     pub(super) hash_tag: Option<String>,

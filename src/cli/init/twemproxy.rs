@@ -69,7 +69,7 @@ pub(super) fn read(text: &str, file: &str, pool: Option<&str>) -> Result<Site, S
             .push(format!("not translated: {} (docs/configuration.md has Kennel's own)", others.join(", ")));
     }
     let hash_tag = text_of(pool, "hash_tag").map(str::to_owned);
-    let (origin, placed_by) = (format!("{file}, pool {name}"), "twemproxy".to_owned());
+    let (origin, placed_by) = (format!("{file}, pool {name}"), Some("twemproxy".to_owned()));
     Ok(Site { origin, listen, servers, placed_by, distribution, hash, hash_tag, remarks })
 }
 
