@@ -60,6 +60,14 @@ fn a_specified_header_is_read_as_sealed_and_the_payload_is_everything_behind_it(
 }
 
 #[test]
+fn every_format_that_was_ever_written_is_pinned() {
+    let mut formats: Vec<u8> = sealed().iter().map(|(_, header, _)| header[MAGIC.len()]).collect();
+    formats.sort_unstable();
+    formats.dedup();
+    assert_eq!(formats, (FORMAT..=FENCED_FORMAT).collect::<Vec<_>>());
+}
+
+#[test]
 fn an_unknown_format_or_a_damaged_header_is_unreadable() {
     for columns in golden("unreadable") {
         let opened = Envelope::open(&hex(columns[2]));
