@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
+use tokio::sync::Mutex;
+
 use super::restoring::Restoring;
 
 /// Where the keys of a server are kept, as long as a view is valid.
@@ -21,6 +23,7 @@ pub struct View {
 pub struct Views {
     cells: Box<[Cell]>,
     restoring: Restoring,
+    flushing: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -35,12 +38,17 @@ impl Views {
     /// No view is valid yet.
     pub fn new(servers: usize) -> Views {
         let cells = (0..servers).map(|_| Cell::default()).collect();
-        Views { cells, restoring: Restoring::new(servers) }
+        Views { cells, restoring: Restoring::new(servers), flushing: Mutex::default() }
     }
 
     /// The copies of this server's record are restored on request from now on.
     pub fn keep(&self, server: usize) {
         self.restoring.keep(server);
+    }
+
+    /// Held by whoever flushes the servers one after the other: two at once would take two of a record's three copies.
+    pub fn flushing(&self) -> &Mutex<()> {
+        &self.flushing
     }
 
     /// Asks for all copies of the records of all servers. `None` if nobody restores them.

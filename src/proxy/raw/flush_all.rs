@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::sync::oneshot;
+use tokio::sync::{MutexGuard, oneshot};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
@@ -30,7 +30,7 @@ use crate::upstream::pending_replies::{PendingReplies, Reply, ReplyId};
 
 /// The reply of each server, and of Kennel if all of them succeed.
 const OK: &[u8] = b"OK\r\n";
-/// How long a flush waits for copies to be restored. Whoever restores them gives up after one window.
+/// How long a flush waits for copies to be restored, and before that for another flush. Whoever restores them gives up after one window.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A `flush_all` in flight.
@@ -112,6 +112,9 @@ impl Flush {
 
     /// Returns the first failure.
     async fn run(mut self) -> Option<Failure> {
+        let views = self.views.clone();
+        // In vain only if the other one waits for a server that does not answer; then the places are lost anyway.
+        let _turn = timeout(RESTORE_TIMEOUT, turn(&views)).await;
         // Two copies must be left when the first server has lost its own.
         let mut is_whole = self.one_by_one.len() < 2 || self.restore().await;
         let mut failure = None;
@@ -149,6 +152,15 @@ impl Flush {
         };
         timeout(RESTORE_TIMEOUT, restored).await.unwrap_or(false)
     }
+}
+
+/// Waits until no other flush of this process takes copies of the same records.
+async fn turn(views: &[Arc<Views>]) -> Vec<MutexGuard<'_, ()>> {
+    let mut turn = Vec::new();
+    for views in views {
+        turn.push(views.flushing().lock().await);
+    }
+    turn
 }
 
 /// Why this is no acknowledgement.
