@@ -121,6 +121,11 @@ impl Client {
         sleep(longest.mul_f64(self.random.unit())).await;
     }
 
+    /// The pause before a command.
+    pub async fn wait(&mut self) {
+        self.pause(self.world.setup.pause).await;
+    }
+
     pub fn reconnect(&mut self) {
         let name = format!("c{}-s{}", self.number, self.sidecar);
         self.connection = Connection::open(&self.world, self.sidecar, &name);
@@ -157,12 +162,12 @@ impl Client {
     }
 }
 
-/// Sends so many random commands for these keys, each after up to `pause`. Values are never repeated.
-pub async fn random_commands(world: Rc<World>, keys: Vec<String>, count: usize, pause: Duration) {
+/// Sends so many random commands for these keys. Values are never repeated.
+pub async fn random_commands(world: Rc<World>, keys: Vec<String>, count: usize) {
     let mut client = Client::new(world);
     let mut seen = vec![None; keys.len()];
     for n in 0..count {
-        client.pause(pause).await;
+        client.wait().await;
         let at = client.below(keys.len());
         let number = (client.number * 1_000 + n) as u64 * 1_000;
         let value = format!("v{}.{n};", client.number);

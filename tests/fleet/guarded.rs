@@ -23,9 +23,8 @@ cold_wait = "1s"
 max_rebuild = "10s"
 "#;
 
-/// The commands of a client, the pause before each, and the time of a build.
-const COMMANDS: usize = 80;
-const PAUSE: Duration = Duration::from_millis(400);
+/// The commands of a client, and the longest time of a build.
+const COMMANDS: usize = 60;
 const BUILD: Duration = Duration::from_millis(300);
 
 /// What the database has: a version for each key and for each tag. A value consists of both.
@@ -58,7 +57,7 @@ pub async fn cache_aside(world: Rc<World>, database: Rc<RefCell<Database>>, prog
     // Who sends more behind a get does not wait for another's build.
     client.is_quiet = matches!(program, Program::Invalidate);
     for _ in 0..COMMANDS {
-        client.pause(PAUSE).await;
+        client.wait().await;
         let group = client.below(2);
         let (key, tag) = (format!("page:{group}:{}", client.below(2)), format!("@tag:group:{group}"));
         match (program, client.below(8)) {

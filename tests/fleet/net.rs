@@ -57,7 +57,7 @@ struct Link {
     random: Mutex<Random>,
     trace: Arc<Trace>,
     name: String,
-    /// Of commands to servers.
+    /// Between a sidecar and a server.
     mutant: Option<Mutant>,
 }
 
@@ -137,7 +137,7 @@ impl AsyncWrite for End {
         if direction.swallows {
             return Poll::Ready(Ok(from.len()));
         }
-        let mutated = link.mutant.filter(|_| self.writes == 0).map(|mutant| mutant.mutate(from));
+        let mutated = link.mutant.map(|mutant| mutant.mutate(from, self.writes == 1));
         let mut sent = mutated.as_deref().unwrap_or(from);
         let cut = direction.cut_after.is_some_and(|left| left <= sent.len());
         if let Some(left) = &mut direction.cut_after {

@@ -33,7 +33,7 @@ max_rebuild = "10s"
 "#;
 
 fn fleet() -> Setup {
-    Setup { sidecars: 3, servers: 3, rules: RULES, mutant: None }
+    Setup { sidecars: 3, servers: 3, rules: RULES, pause: Duration::from_millis(900), mutant: None }
 }
 
 /// What goes wrong, or changes, beside the clients of a run.
@@ -82,13 +82,13 @@ fn for_each_seed(
 /// Clients of all sidecars send random commands for a few keys, beside faults if there are any. Then a while without either, after
 /// which every key can be set and read through every sidecar.
 async fn random_clients(world: Rc<World>, prefix: &'static str, faults: &[Fault]) {
-    clients_of(world, prefix, 3, Duration::from_millis(900), faults).await;
+    clients_of(world, prefix, 3, faults).await;
 }
 
-/// The same for so many keys; each client sends a command after up to `pause`.
-async fn clients_of(world: Rc<World>, prefix: &str, keys: usize, pause: Duration, faults: &[Fault]) {
+/// The same for so many keys.
+async fn clients_of(world: Rc<World>, prefix: &str, keys: usize, faults: &[Fault]) {
     let keys: Vec<String> = (0..keys).map(|n| format!("{prefix}{n}")).collect();
-    among(&world, faults, |world| random_commands(world, keys.clone(), 40, pause)).await;
+    among(&world, faults, |world| random_commands(world, keys.clone(), 40)).await;
     for sidecar in 0..world.setup.sidecars {
         let mut connection = Connection::open(&world, sidecar, "last");
         for key in &keys {
@@ -221,44 +221,24 @@ fn nothing_invented(outcome: &Outcome) -> Result<(), String> {
     Ok(())
 }
 
-/// The first of so many seeds that notices that this is taken away.
-fn is_caught(mutant: Mutant, prefix: &'static str, allowances: &Allowances) -> Option<u64> {
-    (0..16).find(|seed| {
-        let setup = Setup { mutant: Some(mutant), ..fleet() };
-        // The last reads and writes of the run may notice it too.
-        let outcome = std::panic::catch_unwind(|| {
-            // Commands for one key overlap.
-            let schedule = |world| clients_of(world, prefix, 1, Duration::from_millis(10), &[]);
-            linearizable(&run(*seed, setup, schedule), allowances)
-        });
-        !matches!(outcome, Ok(Ok(())))
-    })
-}
-
-#[test]
-fn stores_that_compare_nothing_are_caught() {
-    assert_ne!(is_caught(Mutant::StoresCompareNothing, "guarded:", &Allowances::SINGLE), None);
-    assert_ne!(is_caught(Mutant::StoresCompareNothing, "copied:", &Allowances::COPIED), None);
-}
-
-#[test]
-fn deletes_that_are_lost_are_caught() {
-    assert_ne!(is_caught(Mutant::DeletesAreLost, "guarded:", &Allowances::SINGLE), None);
-}
-
-#[test]
-fn misses_that_leave_no_stub_are_caught() {
-    assert_ne!(is_caught(Mutant::MissesLeaveNoStub, "guarded:", &Allowances::SINGLE), None);
-}
-
 /// Clients of structures with two copies, beside faults.
 fn of_structures<F: Future<Output = ()> + 'static>(
     seed: u64,
     faults: &[Fault],
     client: fn(Rc<World>) -> F,
 ) -> Outcome {
-    let setup = Setup { rules: structures::RULES, ..fleet() };
-    run(seed, setup, |world| async move { among(&world, faults, client).await })
+    structures_of(seed, fleet(), faults, client)
+}
+
+fn structures_of<F: Future<Output = ()> + 'static>(
+    seed: u64,
+    setup: Setup,
+    faults: &[Fault],
+    client: fn(Rc<World>) -> F,
+) -> Outcome {
+    run(seed, Setup { rules: structures::RULES, ..setup }, |world| async move {
+        among(&world, faults, client).await
+    })
 }
 
 #[test]
@@ -298,7 +278,12 @@ fn copied_locks_have_one_holder() {
 
 /// Clients that keep what a database has in the cache.
 fn of_a_database(seed: u64, faults: &[Fault], program: Program) -> Outcome {
-    let setup = Setup { rules: guarded::RULES, ..fleet() };
+    let pause = Duration::from_millis(400);
+    database_of(seed, Setup { pause, ..fleet() }, faults, program)
+}
+
+fn database_of(seed: u64, setup: Setup, faults: &[Fault], program: Program) -> Outcome {
+    let setup = Setup { rules: guarded::RULES, ..setup };
     let database = Rc::new(RefCell::default());
     run(seed, setup, |world| async move {
         among(&world, faults, |world| cache_aside(world, Rc::clone(&database), program)).await;
@@ -352,4 +337,66 @@ async fn cut_at_every_byte(world: Rc<World>) {
 fn copied_keys_are_memcacheds_when_connections_end_at_every_byte() {
     let schedule = |seed| run(seed, fleet(), cut_at_every_byte);
     for_each_seed(2, schedule, |outcome| linearizable(outcome, &Allowances::COPIED));
+}
+
+/// A run of which one defence is taken away, and what is checked in it.
+type Mutated = fn(u64, Setup) -> Result<(), String>;
+
+/// Commands for one key overlap.
+fn one_key(seed: u64, setup: Setup, prefix: &'static str, allowances: &Allowances) -> Result<(), String> {
+    linearizable(&run(seed, setup, |world| clients_of(world, prefix, 1, &[])), allowances)
+}
+
+const RAW: Mutated = |seed, setup| one_key(seed, setup, "raw:", &Allowances::NONE);
+const GUARDED: Mutated = |seed, setup| one_key(seed, setup, "guarded:", &Allowances::SINGLE);
+const COPIED: Mutated = |seed, setup| one_key(seed, setup, "copied:", &Allowances::COPIED);
+const LISTS: Mutated =
+    |seed, setup| linearizable(&structures_of(seed, setup, &[], structures::lists), &Allowances::NONE);
+const TABLES: Mutated =
+    |seed, setup| linearizable(&structures_of(seed, setup, &[], structures::tables), &Allowances::COPIED);
+const LOGS: Mutated =
+    |seed, setup| linearizable(&structures_of(seed, setup, &[], structures::logs), &Allowances::NONE);
+const WINDOWS: Mutated =
+    |seed, setup| structures::sums(&structures_of(seed, setup, &[], structures::windows));
+const LOCKS: Mutated =
+    |seed, setup| structures::one_holder(&structures_of(seed, setup, &[], structures::locks));
+const INVALIDATED: Mutated = |seed, setup| {
+    database_of(seed, setup, &[], Program::Invalidate);
+    Ok(())
+};
+/// Each mutant, the runs that notice it, and within how many seeds.
+const MUTANTS: [(Mutant, &str, Mutated, u64); 15] = [
+    (Mutant::StoresCompareNothing, "guarded", GUARDED, 8),
+    (Mutant::StoresCompareNothing, "copied", COPIED, 8),
+    (Mutant::StoresCompareNothing, "lists", LISTS, 8),
+    (Mutant::StoresCompareNothing, "tables", TABLES, 8),
+    (Mutant::StoresCompareNothing, "logs", LOGS, 8),
+    (Mutant::StoresCompareNothing, "windows", WINDOWS, 8),
+    (Mutant::StoresCompareNothing, "locks", LOCKS, 8),
+    (Mutant::AddsReplace, "raw", RAW, 8),
+    (Mutant::DeletesAreLost, "guarded", GUARDED, 8),
+    (Mutant::DeletesAreLost, "invalidated", INVALIDATED, 8),
+    (Mutant::MissesLeaveNoStub, "guarded", GUARDED, 8),
+    (Mutant::BumpsAreLost, "invalidated", INVALIDATED, 8),
+    (Mutant::AppendsReplace, "raw", RAW, 8),
+    (Mutant::CountsAreDoubled, "raw", RAW, 8),
+    (Mutant::RefusalsAreSuccesses, "copied", COPIED, 8),
+];
+
+#[test]
+fn every_mutant_is_caught_within_its_seeds() {
+    let mut missed = Vec::new();
+    for (mutant, name, mutated, within) in MUTANTS {
+        let notices = |seed, mutant| {
+            let setup = Setup { mutant, pause: Duration::from_millis(10), ..fleet() };
+            !matches!(std::panic::catch_unwind(|| mutated(seed, setup)), Ok(Ok(())))
+        };
+        let caught = (0..within).find(|seed| notices(*seed, Some(mutant)));
+        assert!(caught.is_none_or(|seed| !notices(seed, None)), "{name} fails without {mutant:?} too");
+        println!("{mutant:?} is caught in {name} by seed {caught:?} of {within}");
+        if caught.is_none() {
+            missed.push((mutant, name));
+        }
+    }
+    assert_eq!(missed, [], "nothing has caught these");
 }

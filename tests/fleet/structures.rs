@@ -46,9 +46,10 @@ ttl = "30s"
 copies = 2
 "#;
 
-/// The commands of a client, and the pause before each.
+/// The commands of a client.
 const COMMANDS: usize = 40;
-const PAUSE: Duration = Duration::from_millis(900);
+/// The longest time that a lock is held.
+const HELD: Duration = Duration::from_secs(3);
 /// The elements of a list and of a table.
 const ELEMENTS: usize = 4;
 
@@ -93,7 +94,7 @@ async fn delete_all(client: &mut Client, own: &str, separator: char) {
 pub async fn lists(world: Rc<World>) {
     let mut client = Client::new(world);
     for _ in 0..COMMANDS {
-        client.pause(PAUSE).await;
+        client.wait().await;
         let own = format!("list:{}", client.below(2));
         match client.below(16) {
             0..5 => listing(&mut client, &own, '@').await,
@@ -133,7 +134,7 @@ pub async fn tables(world: Rc<World>) {
     let mut client = Client::new(world);
     let mut seen = BTreeMap::new();
     for n in 0..COMMANDS {
-        client.pause(PAUSE).await;
+        client.wait().await;
         let own = format!("table:{}", client.below(2));
         match client.below(16) {
             0..5 => listing(&mut client, &own, '/').await,
@@ -158,7 +159,7 @@ pub async fn logs(world: Rc<World>) {
     let own = format!("log:{}", client.below(2));
     let (mut cursor, mut seen) = ("0".to_owned(), HashSet::new());
     for n in 0..COMMANDS {
-        client.pause(PAUSE).await;
+        client.wait().await;
         match client.below(8) {
             0 => {
                 let told = client.ask(&own, Command::Get).await;
@@ -215,7 +216,7 @@ async fn follow(client: &mut Client, own: &str, cursor: &mut String, seen: &mut 
 pub async fn windows(world: Rc<World>) {
     let mut client = Client::new(world);
     for _ in 0..COMMANDS {
-        client.pause(PAUSE).await;
+        client.wait().await;
         let key = format!("window:{}", client.below(2));
         let delta = 1 + client.random.below(9);
         let count = Command::Count { delta, decr: false, initial: None };
@@ -251,12 +252,12 @@ pub fn sums(outcome: &Outcome) -> Result<(), String> {
 pub async fn locks(world: Rc<World>) {
     let mut client = Client::new(world);
     for _ in 0..COMMANDS / 2 {
-        client.pause(PAUSE).await;
+        client.wait().await;
         let key = format!("lock:{}", client.below(2));
         let owner = client.number.to_string();
         let taken = client.call(&key, Command::Add(owner)).await;
         if taken == Response::Stored {
-            client.pause(3 * PAUSE).await;
+            client.pause(HELD).await;
         }
         match client.below(4) {
             // Its connection is closed, also if it does not know whether it has the lock.

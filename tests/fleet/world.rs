@@ -40,6 +40,8 @@ pub struct Setup {
     pub servers: usize,
     /// The rules, in TOML.
     pub rules: &'static str,
+    /// The longest pause of a client before a command.
+    pub pause: Duration,
     /// What is taken away.
     pub mutant: Option<Mutant>,
 }
