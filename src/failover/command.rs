@@ -14,7 +14,7 @@ pub struct Cas {
 /// Which item of a server's place a command addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Item {
-    /// The record.
+    /// Where the server's keys are.
     Record,
     /// A process has no answer from the server.
     Suspicion,
@@ -40,7 +40,7 @@ pub enum Operation {
 pub struct Command {
     /// 0: the server itself; 1 and 2: its witnesses.
     pub copy: usize,
-    /// The item.
+    /// Which of the items there.
     pub item: Item,
     /// What to do with it.
     pub operation: Operation,

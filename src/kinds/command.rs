@@ -17,7 +17,7 @@ pub struct Cas {
     pub epoch: u32,
 }
 
-/// One command.
+/// One command to the server of a structure's items.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     /// The item that it is for. [`Operation::GetMany`] has keys of its own, and none here.
@@ -35,7 +35,7 @@ pub type Replies = SmallVec<[Reply; 2]>;
 /// Under which condition an item is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Always.
+    /// Whether or not there is one.
     Set,
     /// Only if there is none.
     Add,
@@ -102,10 +102,10 @@ impl Operation {
     }
 }
 
-/// An item.
+/// What a server holds under an item's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {
-    /// The value.
+    /// Its bytes, without flags and exptime.
     pub data: Bytes,
     /// The flags of the client that stored it.
     pub flags: u32,
@@ -118,7 +118,7 @@ pub struct Value {
 /// The reply to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// The item.
+    /// The item of [`Operation::Get`] or [`Operation::GetOrStub`].
     Item(Value),
     /// The items of [`Operation::GetMany`] that there are.
     Items(Items),

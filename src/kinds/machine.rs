@@ -12,7 +12,7 @@ use crate::error::Failure;
 pub struct Inputs {
     /// Wall time in ms since 1970.
     pub now: u64,
-    /// A random number.
+    /// Drawn for this decision alone: tokens of locks and lives of records are made of it.
     pub random: u64,
 }
 
@@ -62,7 +62,7 @@ pub enum Step {
 pub enum Side {
     /// The one that orders all changes.
     First,
-    /// The other one.
+    /// The one that follows it.
     Second,
 }
 

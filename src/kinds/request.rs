@@ -1,6 +1,6 @@
 //! A client's command on a key with a kind, in whatever protocol it came.
 
-/// A command.
+/// What a client asks, without the form of its protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request<'a> {
     /// `get`, `gets`, `mg`.

@@ -24,7 +24,7 @@ pub const KEPT_WITHOUT_VALUE: u64 = 60_000;
 /// How many numbers a CAS that clients see may have: the largest is the last that floating point has exactly.
 const CAS_NUMBERS: u64 = 1 << 53;
 
-/// A record.
+/// A value with the change that made it, as each of two servers has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     /// Drawn for each life.
@@ -111,7 +111,7 @@ impl Record {
 pub enum SeenCopy {
     /// There is no copy, and somebody is about to store one.
     Stub,
-    /// A record.
+    /// A copy that can be read.
     Record {
         /// The life that its changes belong to.
         life: u64,

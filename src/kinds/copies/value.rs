@@ -14,7 +14,7 @@ use crate::kinds::machine::{Inputs, Machine, Outcome, Step};
 use crate::kinds::request::Request;
 use crate::kinds::settings::Counter;
 
-/// A command.
+/// A command on a key that is one item on each of two servers.
 #[derive(Debug)]
 pub(in crate::kinds) struct ValueMachine(Run<Change>);
 
