@@ -119,7 +119,7 @@ impl Notifier {
         self.send(&format!("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC={}", within.as_micros()));
     }
 
-    /// The service works.
+    /// Tells the watchdog that the service works. Without it, systemd restarts the process.
     pub fn alive(&self) {
         self.send("WATCHDOG=1");
     }

@@ -61,7 +61,7 @@ impl AdminSpec {
 /// What a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
-    /// Nothing.
+    /// Nothing: probes have no passwords.
     Nothing,
     /// To look.
     Look,
@@ -117,7 +117,7 @@ pub struct Access {
 pub struct CurrentAccess(Arc<RwLock<Arc<Access>>>);
 
 impl CurrentAccess {
-    /// The first one.
+    /// What is in force until a reload changes it.
     pub fn new(access: Access) -> CurrentAccess {
         CurrentAccess(Arc::new(RwLock::new(Arc::new(access))))
     }
@@ -263,7 +263,7 @@ fn has_password(headers: &HeaderMap, users: &Users) -> bool {
 }
 
 impl Refused {
-    /// The reply.
+    /// The status and a text that says what would be accepted.
     pub(super) fn reply(self) -> Response<Body> {
         let (status, why) = match self {
             Refused::Unknown => (

@@ -9,7 +9,7 @@ use super::{Users, Verdict};
 use crate::protocol::binary::Status;
 use crate::protocol::binary::parse::{Access, SaslMessage};
 
-/// The only mechanism.
+/// The only mechanism that clients are offered.
 const PLAIN: &[u8] = b"PLAIN";
 
 /// The authentication of one connection.
@@ -26,9 +26,9 @@ pub struct Sasl {
 /// The reply to a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
-    /// The status.
+    /// How far the authentication has come.
     pub status: Status,
-    /// The value.
+    /// What the packet has as its value.
     pub text: &'static [u8],
     /// The result of an attempt, if the message was one.
     pub verdict: Option<Verdict>,

@@ -18,11 +18,11 @@ pub enum Effect {
     Loses,
     /// Some keys are built once more.
     BuildsAgain,
-    /// Nothing.
+    /// No key is lost, and none is built again.
     Harmless,
 }
 
-/// One change.
+/// One difference between two configurations, in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// What it costs.

@@ -148,7 +148,7 @@ mod tests {
         read(servers, keys).unwrap().pools[0].failover.clone()
     }
 
-    /// The only error.
+    /// The message of a configuration that must have exactly one mistake.
     fn error(servers: usize, keys: &str) -> String {
         let errors = read(servers, keys).expect_err(keys);
         assert_eq!(errors.without_places().len(), 1, "{errors}");

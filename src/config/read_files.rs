@@ -15,7 +15,7 @@ const PRIVATE_KEY: &[u8] = b"PRIVATE KEY-----";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReadFiles(BTreeMap<PathBuf, ReadFile>);
 
-/// One of them.
+/// What is remembered of a file, to tell whether it has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ReadFile {
     content: Content,

@@ -52,12 +52,12 @@ pub enum Reload {
     Watch,
 }
 
-/// The control socket.
+/// Where the control socket is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControlPath {
     /// `control.sock` in the runtime directory of the service, if systemd has made one; otherwise none.
     Automatic,
-    /// None.
+    /// Nowhere: no `kennel reload`, and no takeover.
     Off,
     /// This absolute path of at most 107 bytes.
     At(PathBuf),

@@ -203,7 +203,7 @@ impl WorkerMetrics {
         self.shared.add(WAITERS, 1);
     }
 
-    /// A wait ended.
+    /// A request stopped waiting, for this reason.
     pub fn wait_ended(&self, rule: usize, end: WaitEnd) {
         self.shared.subtract(WAITERS);
         self.rule(rule).shared.add(wait(end), 1);

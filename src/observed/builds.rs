@@ -31,7 +31,7 @@ const LOOKED_AT: usize = 2;
 /// What a store has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stored {
-    /// A build.
+    /// The build that the client's miss had begun.
     Build(Build),
     /// Nothing: only another connection of its peers has missed the key.
     MissOfOther,

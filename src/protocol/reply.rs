@@ -251,9 +251,9 @@ pub enum Status {
     Hd,
     /// A miss of `mg` or `me`.
     En,
-    /// Not found.
+    /// There is no such item.
     Nf,
-    /// Not stored.
+    /// An `ms` whose mode did not allow it.
     Ns,
     /// Exists: the CAS differs.
     Ex,

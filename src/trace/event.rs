@@ -112,7 +112,7 @@ impl Letters {
         }
     }
 
-    /// As text.
+    /// In the order in which they were pushed.
     pub fn as_str(&self) -> &str {
         // Only ASCII letters are pushed.
         str::from_utf8(&self.bytes[..self.length]).unwrap_or_default()
@@ -140,7 +140,7 @@ pub struct Sighting<'a> {
     pub took: Duration,
     /// The length of the value in bytes; 0 if there is none.
     pub bytes: usize,
-    /// For the letters.
+    /// What the outcome does not tell and the letters show.
     pub marks: Marks,
 }
 
@@ -167,7 +167,7 @@ pub struct Event {
     pub took: Duration,
     /// The length of the value in bytes.
     pub bytes: usize,
-    /// The letters.
+    /// The event in short, as `kennel trace --letters` prints it.
     pub letters: Letters,
 }
 

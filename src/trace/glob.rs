@@ -3,7 +3,7 @@
 /// The longest pattern, in bytes. A key has at most 250.
 pub const MAX_PATTERN: usize = 512;
 
-/// A pattern.
+/// A pattern that has been read, with its escapes resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glob(Vec<Part>);
 

@@ -46,7 +46,7 @@ struct Watching {
 }
 
 impl Tap {
-    /// Nobody watches.
+    /// A tap without watchers, which costs an event one load.
     pub fn new() -> Tap {
         Tap {
             watched: AtomicBool::new(false),

@@ -44,7 +44,7 @@ pub struct AuthSpec {
 pub(super) struct Credentials {
     user: String,
     file: PathBuf,
-    /// The whole command.
+    /// The `set` that authenticates, as it is sent.
     command: Vec<u8>,
 }
 

@@ -87,7 +87,7 @@ fn slot(now: Duration) -> u64 {
 }
 
 impl Health {
-    /// A healthy server.
+    /// A server that counts as healthy until its replies say otherwise.
     pub fn new(spec: HealthSpec) -> Health {
         let decided = Decided {
             spec,
@@ -128,7 +128,7 @@ impl Health {
         }
     }
 
-    /// The state.
+    /// Healthy, sick or half-open, as last judged.
     pub fn state(&self) -> HealthState {
         self.decided().state
     }

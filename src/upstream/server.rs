@@ -52,9 +52,9 @@ pub struct Server {
     /// Whether it answers in time.
     pub(super) health: Health,
     created: Instant,
-    /// In ns.
+    /// In ns, so that a reload can change it while connections are made.
     connect_timeout: AtomicU64,
-    /// In ns.
+    /// In ns, for the same reason.
     request_timeout: AtomicU64,
     security_spec: SecuritySpec,
     security: Mutex<ServerSecurity>,

@@ -23,7 +23,7 @@ pub(crate) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
     Tls(Box<TlsSocket>),
-    /// Of a simulation.
+    /// One end of a connection in `tests/fleet`.
     Simulated(Box<dyn Duplex>),
 }
 

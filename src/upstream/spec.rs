@@ -112,7 +112,7 @@ impl ServerSpec {
 /// The reply to a read whose server is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnError {
-    /// A miss.
+    /// A miss: the client reads its database, as after an eviction.
     Miss,
     /// `SERVER_ERROR`.
     Error,

@@ -25,7 +25,7 @@ pub struct ConnectionLimit {
 /// A connection that may be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Opened {
-    /// Its number.
+    /// Which tells it from every other connection since the start.
     pub(super) number: u64,
     /// Whether a client that had not authenticated is disconnected for it.
     pub(super) displaces: bool,
