@@ -149,7 +149,7 @@ fn who_is_not_answered_before_the_drain_is_over_is_cut_off_and_the_sidecar_ends_
 }
 
 #[test]
-fn whoever_is_hung_up_on_and_stays_takes_no_place_for_long() {
+fn a_disconnected_client_that_stays_takes_no_place_for_long() {
     let (_servers, _gate, kennel) = held();
     let mut stays: Vec<Client> = (0..3).map(|_| kennel.client()).collect();
     for client in &mut stays {

@@ -96,7 +96,7 @@ fn a_client_that_sends_and_never_reads_is_held_back_and_costs_a_bounded_amount()
 }
 
 #[test]
-fn large_answers_behind_small_ones_pass_the_budget_and_the_greediest_is_hung_up_on() {
+fn large_answers_behind_small_ones_pass_the_budget_and_the_greediest_is_disconnected() {
     let (_servers, kennel) = sidecar("max_buffered = \"32MiB\"");
     let mut client = kennel.client();
     client.store("raw:small", b"s", 0);
@@ -151,7 +151,7 @@ fn a_request_that_is_never_whole_is_idleness_too() {
 }
 
 #[test]
-fn who_does_nothing_is_hung_up_on_and_who_asks_waits_or_rebuilds_is_not() {
+fn a_client_that_does_nothing_is_disconnected_and_one_that_asks_waits_or_rebuilds_is_not() {
     let (_servers, kennel) = sidecar("idle_timeout = \"400ms\"");
     let (mut idle, mut winner, mut waiter) = (kennel.client(), kennel.client(), kennel.client());
     assert_eq!(winner.get("hot:page"), None);
@@ -310,7 +310,7 @@ fn binary_clients_are_counted() {
 }
 
 #[test]
-fn whoever_is_hung_up_on_while_it_is_still_sending_gets_the_last_word() {
+fn a_client_that_is_disconnected_while_it_sends_receives_the_error_first() {
     let (_servers, kennel) = sidecar("");
     for _ in 0..20 {
         let mut client = kennel.client();
