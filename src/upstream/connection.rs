@@ -13,7 +13,7 @@
 //! replies, `idle` keeps what is queued when an idle connection is closed, and `recovering` leads a sick server back.
 
 use std::cell::{Cell, RefCell, RefMut};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ struct State {
     get_line: GetLine,
     key_digests: KeyDigests,
     /// The clients to wake once there is room for a large request, each at most once.
-    waiting_for_room: Vec<Rc<PendingReplies>>,
+    waiting_for_room: BTreeMap<*const PendingReplies, Rc<PendingReplies>>,
     /// How many requests at the front of `pending` have timed out.
     timed_out: usize,
     /// Whether the connection must be remade.
@@ -197,7 +197,7 @@ impl Connection {
             unsent_reads: UnsentReads::new(),
             get_line: GetLine::default(),
             key_digests: KeyDigests::default(),
-            waiting_for_room: Vec::new(),
+            waiting_for_room: BTreeMap::new(),
             timed_out: 0,
             distrusted: false,
             unwritten: 0,
@@ -463,8 +463,8 @@ impl Connection {
     pub fn is_congested(&self, replies: &Rc<PendingReplies>) -> bool {
         let mut state = self.state.borrow_mut();
         let congested = state.output.len() >= CONGESTED;
-        if congested && !state.waiting_for_room.iter().any(|client| Rc::ptr_eq(client, replies)) {
-            state.waiting_for_room.push(Rc::clone(replies));
+        if congested {
+            state.waiting_for_room.insert(Rc::as_ptr(replies), Rc::clone(replies));
         }
         congested
     }

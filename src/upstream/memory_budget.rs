@@ -1,10 +1,11 @@
 //! How much memory one worker's clients make it hold, and which of them are idle.
 //!
 //! The budget is strict: large replies count as soon as they arrive. When it is exceeded, the client that holds most is closed
-//! and its replies are freed at once, so that clients that hold less are not affected.
+//! and its replies are freed at once, so that clients that hold less are not affected. Of clients that hold about the same, within an
+//! eighth, it may be any.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -14,6 +15,7 @@ use bytes::{Bytes, BytesMut};
 pub use super::buffer_pool::QueuePool;
 use super::buffer_pool::{BufferPool, SMALLEST};
 use super::reply::Slot;
+use crate::looked_at;
 use crate::metrics::{Limit, WorkerMetrics};
 
 /// A client is idle after this many sweeps without activity. A sweep runs every quarter of `idle_timeout`.
@@ -33,6 +35,8 @@ pub struct MemoryBudget {
     /// Empty slot queues of clients that are waiting for no reply.
     pub(super) slots: QueuePool<Slot>,
     clients: RefCell<HashMap<u64, ClientEntry>>,
+    /// The clients by their ranks: see [`BudgetedClient::rank`]. So the one that holds most is found without a look at all of them.
+    by_rank: RefCell<BTreeSet<(u32, u64)>>,
     metrics: Arc<WorkerMetrics>,
 }
 
@@ -46,12 +50,23 @@ struct ClientEntry {
 pub(super) trait BudgetedClient {
     /// The number of bytes the client holds, in replies and buffers.
     fn held(&self) -> usize;
+    /// The [`rank`] of the most bytes that the client was seen to hold, which is lowered when that is found to be less.
+    fn rank(&self) -> u32;
+    fn set_rank(&self, rank: u32);
     /// Whether the client was active since the last call, or is waiting for a reply.
     fn was_active(&self) -> bool;
     /// Has the client's connection closed, and frees the large replies that have arrived for it.
     fn close(&self, why: CloseReason);
     /// Wakes its task.
     fn wake(&self);
+}
+
+/// Ascends with the bytes that a client holds, in steps of an eighth and less.
+fn rank(held: usize) -> u32 {
+    const STEPS: u32 = 3;
+    let held = held.max(1 << STEPS);
+    let size = held.ilog2();
+    (size << STEPS) + (held >> (size - STEPS)) as u32 % (1 << STEPS)
 }
 
 /// Why Kennel closes a client's connection.
@@ -69,8 +84,9 @@ impl MemoryBudget {
     /// A budget of this many bytes for all clients of one worker.
     pub fn new(budget: usize, metrics: Arc<WorkerMetrics>) -> Rc<MemoryBudget> {
         let (total, pool) = Default::default();
-        let (at_hand, slots, clients) = Default::default();
-        Rc::new(MemoryBudget { budget: Cell::new(budget), total, pool, at_hand, slots, clients, metrics })
+        let (at_hand, slots, clients, by_rank) = Default::default();
+        let budget = Cell::new(budget);
+        Rc::new(MemoryBudget { budget, total, pool, at_hand, slots, clients, by_rank, metrics })
     }
 
     /// Adds a client.
@@ -82,6 +98,7 @@ impl MemoryBudget {
     pub fn leave(&self, id: u64) {
         let entry = self.clients.borrow_mut().remove(&id);
         if let Some(client) = entry.and_then(|entry| entry.client.upgrade()) {
+            self.by_rank.borrow_mut().remove(&(client.rank(), id));
             client.close(CloseReason::Gone);
         }
     }
@@ -91,19 +108,36 @@ impl MemoryBudget {
         self.total.load(Relaxed) > self.budget.get() / 2
     }
 
-    /// Closes the clients that hold most, until the others are within the budget.
-    pub(super) fn enforce(&self) {
-        while self.total.load(Relaxed) > self.budget.get() {
-            let entries = self.clients.borrow();
-            let clients = entries.values().filter_map(|entry| entry.client.upgrade());
-            let Some(largest) = clients.max_by_key(|client| client.held()).filter(|client| client.held() > 0)
-            else {
-                return;
-            };
-            drop(entries);
-            self.metrics.limit_reached(Limit::Buffered);
-            largest.close(CloseReason::Buffered);
+    /// The client with this number may hold more than before. Closes the clients that hold most, until the others are within the
+    /// budget.
+    pub(super) fn enforce(&self, id: u64, client: &dyn BudgetedClient) {
+        let rank = rank(client.held());
+        if rank > client.rank() {
+            self.move_to(rank, id, client);
         }
+        while self.total.load(Relaxed) > self.budget.get() {
+            looked_at::entry();
+            let Some((before, id)) = self.by_rank.borrow_mut().pop_last() else { return };
+            let entry = self.clients.borrow().get(&id).and_then(|entry| entry.client.upgrade());
+            let Some(client) = entry else { continue };
+            match (client.held(), self::rank(client.held())) {
+                (0, _) => client.set_rank(0),
+                // It held more once.
+                (_, rank) if rank < before => self.move_to(rank, id, &*client),
+                _ => {
+                    client.set_rank(0);
+                    self.metrics.limit_reached(Limit::Buffered);
+                    client.close(CloseReason::Buffered);
+                }
+            }
+        }
+    }
+
+    fn move_to(&self, rank: u32, id: u64, client: &dyn BudgetedClient) {
+        let mut by_rank = self.by_rank.borrow_mut();
+        by_rank.remove(&(client.rank(), id));
+        by_rank.insert((rank, id));
+        client.set_rank(rank);
     }
 
     /// An empty buffer for at least this many bytes.
@@ -162,6 +196,9 @@ impl MemoryBudget {
 /// One client's use of the budget, kept with its pending replies.
 pub(super) struct ClientUsage {
     pub(super) budget: Rc<MemoryBudget>,
+    /// The client's number.
+    pub(super) id: u64,
+    pub(super) rank: Cell<u32>,
     pub(super) bytes: Arc<ByteCount>,
     /// The bytes of the client's own buffers.
     pub(super) own_buffers: Cell<usize>,
@@ -173,7 +210,7 @@ pub(super) struct ClientUsage {
 }
 
 impl ClientUsage {
-    pub(super) fn new(budget: &Rc<MemoryBudget>) -> ClientUsage {
+    pub(super) fn new(budget: &Rc<MemoryBudget>, id: u64) -> ClientUsage {
         let bytes = ByteCount {
             held: AtomicUsize::new(0),
             written_off: AtomicBool::new(false),
@@ -182,6 +219,8 @@ impl ClientUsage {
         };
         ClientUsage {
             budget: Rc::clone(budget),
+            id,
+            rank: Cell::new(0),
             bytes: Arc::new(bytes),
             own_buffers: Cell::new(0),
             busy: Cell::new(false),
@@ -301,6 +340,28 @@ mod tests {
         // What still arrives for the closed client is not kept.
         deliver(&large, 90_000);
         assert_eq!(budget.total.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn with_many_clients_the_one_that_holds_most_is_found_by_few_looks() {
+        let (_metrics, budget) = budget(20_000_000);
+        let clients: Vec<_> = (0..10_000).map(|id| PendingReplies::for_client(&budget, id)).collect();
+        clients.iter().for_each(|client| client.set_buffered(1_000));
+        // One held most once, and another one holds most now.
+        clients[7].set_buffered(8_000_000);
+        clients[7].set_buffered(1_000);
+        clients[8].set_buffered(7_000_000);
+        let cost = looked_at::during(|| clients[9].set_buffered(4_000_000));
+        assert_eq!(cost, 2);
+        let closed = clients.iter().filter(|client| client.closing().is_some()).count();
+        assert_eq!((closed, clients[8].closing()), (1, Some(CloseReason::Buffered)));
+    }
+
+    #[test]
+    fn the_rank_ascends_with_the_bytes() {
+        assert!((0..100_000).all(|held| rank(held) <= rank(held + 1)));
+        assert!((8..100_000).all(|held| rank(held + held / 7 + 1) > rank(held)));
+        assert!(rank(usize::MAX) > rank(usize::MAX / 2));
     }
 
     #[test]

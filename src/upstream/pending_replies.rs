@@ -46,7 +46,7 @@ struct State {
 impl PendingReplies {
     /// The replies of a new client, whose memory counts towards this budget.
     pub fn for_client(budget: &Rc<MemoryBudget>, client: u64) -> Rc<PendingReplies> {
-        let usage = Some(ClientUsage::new(budget));
+        let usage = Some(ClientUsage::new(budget, client));
         let replies = Rc::new(PendingReplies { usage, ..PendingReplies::default() });
         let budgeted: Rc<dyn BudgetedClient> = replies.clone();
         budget.add(client, Rc::downgrade(&budgeted));
@@ -73,7 +73,7 @@ impl PendingReplies {
                 }
                 let bytes = usage.bytes.count(bytes);
                 self.store(id, Reply::Answered { bytes, epoch });
-                return usage.budget.enforce();
+                return usage.budget.enforce(usage.id, self);
             }
             (reply, _) => reply,
         };
@@ -198,7 +198,7 @@ impl PendingReplies {
         let before = usage.own_buffers.replace(bytes);
         if bytes > before {
             usage.bytes.add(bytes - before);
-            usage.budget.enforce();
+            usage.budget.enforce(usage.id, self);
         } else if bytes < before {
             usage.bytes.subtract(before - bytes);
         }
@@ -209,7 +209,7 @@ impl PendingReplies {
         match &self.usage {
             Some(usage) if reply.len() >= COUNTED => {
                 let reply = usage.bytes.count(reply);
-                usage.budget.enforce();
+                usage.budget.enforce(usage.id, self);
                 reply
             }
             _ => reply,
@@ -259,6 +259,16 @@ impl PendingReplies {
 impl BudgetedClient for PendingReplies {
     fn held(&self) -> usize {
         self.usage.as_ref().map_or(0, |usage| usage.bytes.held())
+    }
+
+    fn rank(&self) -> u32 {
+        self.usage.as_ref().map_or(0, |usage| usage.rank.get())
+    }
+
+    fn set_rank(&self, rank: u32) {
+        if let Some(usage) = &self.usage {
+            usage.rank.set(rank);
+        }
     }
 
     fn was_active(&self) -> bool {
