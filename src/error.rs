@@ -10,6 +10,8 @@ pub enum Failure {
     TimedOut,
     /// The server sent an error or an invalid reply.
     Refused,
+    /// The server has no memory for what must be stored.
+    NoMemory,
     /// Too many commands are waiting for the server already.
     Overloaded,
     /// The server lacks a feature that the guard needs, so no guarded command is sent to it.
@@ -27,6 +29,7 @@ impl Failure {
             Failure::Down => b"SERVER_ERROR server is down\r\n",
             Failure::TimedOut => b"SERVER_ERROR server timed out\r\n",
             Failure::Refused => b"SERVER_ERROR server refused\r\n",
+            Failure::NoMemory => b"SERVER_ERROR out of memory storing object\r\n",
             Failure::Overloaded => b"SERVER_ERROR server is overloaded\r\n",
             Failure::NoView => b"SERVER_ERROR the server of this key is being replaced\r\n",
             Failure::TooLarge => b"SERVER_ERROR the answer is larger than 1 MiB: ask for a part of it\r\n",

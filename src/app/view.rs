@@ -268,9 +268,13 @@ impl admin::View for AdminView {
         let servers =
             shown.pools.iter().flat_map(|pool| pool.servers().iter().map(move |server| (pool, server)));
         let note = |(pool, server): (&Arc<SharedPool>, &Arc<Server>)| {
-            let found = server.capabilities()?;
-            let (pool, server, version) = (&pool.name, server.label(), found.version);
-            let why = found.missing_feature?;
+            let (pool, found, is_full) = (&pool.name, server.capabilities(), server.is_full());
+            let server = server.label();
+            let full = || format!("server {server} of pool {pool} is out of memory: it stores nothing new");
+            let Some(found) = found.filter(|found| found.missing_feature.is_some()) else {
+                return is_full.then(full);
+            };
+            let (version, why) = (found.version, found.missing_feature?);
             Some(format!("server {server} of pool {pool} cannot guard keys: {why} (memcached {version})"))
         };
         let why = match shown.state.would_lose {

@@ -262,6 +262,7 @@ fn describe(failure: Failure) -> &'static str {
         Failure::Down => "cannot be reached",
         Failure::TimedOut => "did not reply in time",
         Failure::Refused => "returned an error or an invalid reply",
+        Failure::NoMemory => "out of memory",
         Failure::Overloaded => "overloaded, or too many concurrent bumps of this tag",
         Failure::TooLarge => "returned more than it may",
         Failure::NoView => "is being replaced, or no sidecar of its pool runs",

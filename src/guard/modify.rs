@@ -198,8 +198,8 @@ impl Machine for Modify {
                 let item = match replies.next() {
                     Some(ServerReply::Item(item)) => Some(item),
                     Some(ServerReply::Failed(failure)) => return Step::Done(ModifyEnd::Failed(failure)),
-                    // The server has no memory even for a stub.
-                    _ if self.leaves_stub => return Step::Done(ModifyEnd::Failed(Failure::Refused)),
+                    // Not even a stub.
+                    _ if self.leaves_stub => return Step::Done(ModifyEnd::Failed(Failure::NoMemory)),
                     _ => None,
                 };
                 let mut tags: Replies = replies.collect();

@@ -24,6 +24,8 @@
 
 use smallvec::smallvec;
 
+use crate::error::Failure;
+
 use super::command::{
     Cas, Commands, GetFlags, Item, ItemRef, Operation, Replies, ServerCommand, ServerReply, StoreMode,
     delete, get, peek,
@@ -32,7 +34,7 @@ use super::envelope::{Header, Opened};
 use super::expiry::sure_ms;
 use super::freshness::{Hit, ItemState, is_out_of_date, judge_after, refreshes_early, unknown_tags};
 use super::inputs::Inputs;
-use super::leases::MissToken;
+use super::leases::{MissToken, Unread};
 use super::machine::{Event, Machine, Step};
 use super::policy::{OnInvalidate, Policy};
 use super::retry::MAX_ROUNDS;
@@ -135,13 +137,14 @@ impl Read {
             Some(ServerReply::Item(item)) => item,
             Some(ServerReply::Failed(failure)) => return Step::Done(ReadEnd::Failed(failure)),
             // The server has no memory even for a stub.
-            _ => return Step::Done(missed(None, Versions::new(), inputs, false)),
+            _ => return Step::Done(ReadEnd::unread(Unread::Item(Failure::NoMemory), inputs)),
         };
         let unknown = unknown_tags(&item, inputs);
         // Tags are addressed by an 8-bit number. This can only happen to a key whose values keep changing
         // their tags.
         if inputs.tags.len() + unknown.len() > usize::from(u8::MAX) {
-            return Step::Done(missed(Some(item.cas), Versions::new(), inputs, false));
+            let seen = MissToken::new(Some(item.cas), Versions::new(), inputs);
+            return Step::Done(ReadEnd::Missed { seen, held: false });
         }
         if !unknown.is_empty() {
             self.state = State::AddingTags { item };
@@ -150,9 +153,9 @@ impl Read {
         let mut tag_read = TagRead::new(inputs.tags.len());
         let tags: Replies = replies.collect();
         match tag_read.absorb(&tags, inputs) {
-            Err(_) => self.judge(item, None, false, inputs),
+            Err(failure) => self.judge(item, Err(failure), false, inputs),
             Ok(()) => match tag_read.versions() {
-                Some(versions) => self.judge(item, Some(versions), tag_read.lost, inputs),
+                Some(versions) => self.judge(item, Ok(versions), tag_read.lost, inputs),
                 None => self.request_tags(item, Box::new(tag_read), inputs),
             },
         }
@@ -173,29 +176,34 @@ impl Read {
         inputs: &Inputs<'_>,
     ) -> Step<ReadEnd> {
         match tag_read.absorb(replies, inputs) {
-            Err(_) => self.judge(item, None, false, inputs),
+            Err(failure) => self.judge(item, Err(failure), false, inputs),
             Ok(()) => match tag_read.versions() {
-                Some(versions) => self.judge(item, Some(versions), tag_read.lost, inputs),
+                Some(versions) => self.judge(item, Ok(versions), tag_read.lost, inputs),
                 None => self.request_tags(item, tag_read, inputs),
             },
         }
     }
 
-    /// `versions` is `None` if a tag could not be read. Then nothing is fresh, and nothing may be rebuilt,
+    /// `versions` is an error if a tag could not be read. Then nothing is fresh, and nothing may be rebuilt,
     /// because the result could not be sealed.
     fn judge(
         &mut self,
         item: Item,
-        versions: Option<Versions>,
+        versions: Result<Versions, Failure>,
         lost: bool,
         inputs: &Inputs<'_>,
     ) -> Step<ReadEnd> {
-        let item_state = judge_after(lost, &item, versions.as_ref(), inputs);
-        let Some(versions) = versions else {
-            return Step::Done(match item_state {
-                ItemState::Stale(hit) | ItemState::Fresh(hit) => ReadEnd::Stale(hit),
-                ItemState::Unservable | ItemState::Stub(_) => missed(None, Versions::new(), inputs, false),
-            });
+        let item_state = judge_after(lost, &item, versions.as_ref().ok(), inputs);
+        let versions = match versions {
+            Ok(versions) => versions,
+            Err(failure) => {
+                return Step::Done(match item_state {
+                    ItemState::Stale(hit) | ItemState::Fresh(hit) => ReadEnd::Stale(hit),
+                    ItemState::Unservable | ItemState::Stub(_) => {
+                        ReadEnd::unread(Unread::Tag(failure), inputs)
+                    }
+                });
+            }
         };
         let fallback = match item_state {
             ItemState::Stub(stub) => {
@@ -488,11 +496,6 @@ impl Machine for Read {
             }
         }
     }
-}
-
-fn missed(observed_cas: Option<Cas>, versions: Versions, inputs: &Inputs<'_>, held: bool) -> ReadEnd {
-    let seen = MissToken::new(observed_cas, versions, inputs);
-    ReadEnd::Missed { seen, held }
 }
 
 #[cfg(test)]

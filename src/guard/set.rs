@@ -138,6 +138,8 @@ impl Machine for Set {
         let replies = event.replies();
         match (self.state, &replies[..]) {
             (State::Reading, [ServerReply::Item(item), tags @ ..]) => self.read_again(item, tags, inputs),
+            // Not even a stub.
+            (State::Reading, [ServerReply::Absent, ..]) => Step::Done(SetEnd::Failed(Failure::NoMemory)),
             (State::RemovingStub, _) => Step::Done(SetEnd::Dropped),
             (State::CreatingTags(observed_cas), tags) => self.absorb_tags(observed_cas, tags, inputs),
             (_, [ServerReply::Failed(failure), ..]) => Step::Done(SetEnd::Failed(*failure)),

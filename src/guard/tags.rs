@@ -89,7 +89,8 @@ pub(super) fn find_copies<'a>(
                 found.push((*server, version, item.cas));
             }
             Some(ServerReply::Failed(failed)) => failure = Some(*failed),
-            // The server has no memory even for a stub.
+            // Not even a stub.
+            Some(ServerReply::Absent) => failure = Some(Failure::NoMemory),
             Some(_) | None => failure = Some(Failure::Refused),
         }
     }

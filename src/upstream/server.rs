@@ -10,6 +10,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
+use tracing::warn;
 
 use super::capabilities::Capabilities;
 use super::connection_error::ConnectionError;
@@ -26,6 +27,9 @@ use crate::net;
 
 /// memcached's default item size limit (`-I`), in bytes.
 const DEFAULT_ITEM_SIZE: usize = 1024 * 1024;
+
+/// For how long a server that had no memory for an item is said to be out of memory.
+const FULL_FOR: Duration = Duration::from_secs(60);
 
 /// How many servers have been created.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
@@ -49,6 +53,8 @@ pub struct Server {
     item_size: AtomicUsize,
     /// The result of the latest probe; `None` before the first.
     capabilities: Mutex<Option<Capabilities>>,
+    /// When it last had no memory for an item.
+    full_at: Mutex<Option<Instant>>,
     /// Whether it answers in time.
     pub(super) health: Health,
     created: Instant,
@@ -120,6 +126,7 @@ impl Server {
             first_attempts,
             item_size: AtomicUsize::new(DEFAULT_ITEM_SIZE),
             capabilities: Mutex::default(),
+            full_at: Mutex::default(),
             health: Health::new(limits.health),
             created: Instant::now(),
             connect_timeout: AtomicU64::new(nanos(limits.connect_timeout)),
@@ -238,6 +245,20 @@ impl Server {
     /// The result of the latest probe; `None` before the first.
     pub fn capabilities(&self) -> Option<Capabilities> {
         self.capabilities.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// It had no memory for an item. Logged once until it has had memory for a while.
+    pub fn note_full(&self) {
+        let before = self.full_at.lock().unwrap_or_else(PoisonError::into_inner).replace(Instant::now());
+        if before.is_none_or(|before| before.elapsed() >= FULL_FOR) {
+            warn!(server = self.label, "out of memory: it stores nothing new");
+        }
+    }
+
+    /// Whether it had no memory for an item recently.
+    pub fn is_full(&self) -> bool {
+        let full_at = *self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+        full_at.is_some_and(|full_at| full_at.elapsed() < FULL_FOR)
     }
 
     /// Counts a new connection. Returns the new epoch.

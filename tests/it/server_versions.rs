@@ -251,6 +251,35 @@ fn a_server_that_is_full_when_it_is_connected_to_guards_as_soon_as_it_has_room()
     }
 }
 
+#[test]
+fn a_server_that_is_full_is_named_as_the_cause_of_each_error() {
+    const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
+    for server in [Memcached::start(FULL), Memcached::newest(FULL)] {
+        let kennel = Kennel::start(&toml_of_one_worker(&server.address()));
+        let mut client = kennel.client();
+        client.get("hot:k");
+        eventually("it guards", || client.set("hot:k", b"value", 60) == "STORED");
+        let mut behind = direct(&server);
+        fill(&mut behind);
+        let missed = "SERVER_ERROR not stored: the server was out of memory when this key was missed";
+        for (command, error) in [
+            ("set hot:unseen 0 60 1\r\nx", NO_MEMORY),
+            ("add hot:unseen 0 60 1\r\nx", NO_MEMORY),
+            ("ms hot:unseen 1\r\nx", NO_MEMORY),
+            ("delete @tag:other", NO_MEMORY),
+            ("set plain:k 0 60 1\r\nx", NO_MEMORY),
+        ] {
+            assert_eq!(client.execute(command), error, "{command}");
+        }
+        assert_eq!(client.get("hot:missed"), None);
+        assert_eq!(client.set("hot:missed", b"x", 60), missed);
+        assert_eq!(client.get("hot:k").as_deref(), Some(&b"value"[..]), "what is stored is served");
+        let ready = kennel.http("/readyz");
+        assert!(body(&ready).starts_with("ready\n") && ready.contains("is out of memory"), "{ready}");
+        assert_eq!(kennel.log().matches("out of memory").count(), 1, "{}", kennel.log());
+    }
+}
+
 /// Exit code, stdout and stderr of `kennel check --connect`.
 fn check(toml: &str) -> (Option<i32>, String, String) {
     let dir = temp_dir();

@@ -1,5 +1,6 @@
 //! What a miss token holds, and the commands that release it.
 
+use crate::error::Failure;
 use crate::guard::command::{Cas, Commands, ItemRef, delete};
 use crate::guard::envelope::{TagName, TagNames};
 use crate::guard::inputs::{Inputs, Now};
@@ -9,11 +10,22 @@ use crate::guard::tag_version::Versions;
 
 use super::observed::Observed;
 
+/// Why nothing may be stored on the strength of a miss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Unread {
+    /// The key's server did not tell its item.
+    Item(Failure),
+    /// A server of a tag did not tell its version.
+    Tag(Failure),
+}
+
 /// What was stored under a key when a client missed it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MissToken {
     /// The CAS of the item. `None` if it is unknown; then nothing may be stored on the strength of this miss.
     pub observed_cas: Option<Cas>,
+    /// Why it is unknown; `None` if it is not.
+    pub unread: Option<Unread>,
     /// The stub, if the item was one: a renewal changes its CAS but not its identity. For a value that may
     /// not be served, the identity that every reader derives from it (`StubId::of_unservable`).
     pub stub: Option<StubId>,
@@ -63,12 +75,13 @@ impl MissToken {
         MissToken { stub: Some(stub), turn, ..MissToken::new(Some(observed_cas), versions, inputs) }
     }
 
-    /// A miss without a reply from the server.
+    /// A miss of which nothing is known but the time.
     pub fn unanswered(at: Now) -> MissToken {
         let (versions, added_tags) = (Versions::new(), TagNames::new());
         let (observed_cas, stub, lock, expires_at) = (None, None, None, None);
         MissToken {
             observed_cas,
+            unread: None,
             stub,
             origin: None,
             marked: None,

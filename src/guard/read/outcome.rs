@@ -2,7 +2,9 @@
 
 use crate::error::Failure;
 use crate::guard::freshness::Hit;
-use crate::guard::leases::MissToken;
+use crate::guard::inputs::Inputs;
+use crate::guard::leases::{MissToken, Unread};
+use crate::guard::tag_version::Versions;
 
 /// What a meta client requests besides the value (protocol.txt, "Meta Get").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -46,4 +48,12 @@ pub enum ReadEnd {
     },
     /// The key's server did not reply.
     Failed(Failure),
+}
+
+impl ReadEnd {
+    /// A miss for which nothing may be stored, and why.
+    pub(super) fn unread(why: Unread, inputs: &Inputs<'_>) -> ReadEnd {
+        let seen = MissToken { unread: Some(why), ..MissToken::new(None, Versions::new(), inputs) };
+        ReadEnd::Missed { seen, held: false }
+    }
 }

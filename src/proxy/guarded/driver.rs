@@ -68,6 +68,14 @@ struct Wait {
 /// No connection.
 const ANOTHER: Owner = Owner { connection: u64::MAX, peers: u64::MAX };
 
+/// Whether the server had no memory for what the command stores, or for the stub of a get.
+fn is_full(operation: &Operation, reply: &ServerReply) -> bool {
+    match (operation, reply) {
+        (Operation::Get(flags), ServerReply::Absent) => flags.vivify.is_some(),
+        (_, reply) => matches!(reply, ServerReply::Failed(Failure::NoMemory)),
+    }
+}
+
 impl Reader {
     fn has_hung_up(&self) -> bool {
         self.membership.has_hung_up()
@@ -294,10 +302,15 @@ impl<M: Machine> Driver<M> {
             // Tag versions that machines read are not cached, because they are rare.
             if let ItemRef::Tag(index) | ItemRef::TagCopy(index) = command.item {
                 let name = &key.tags[usize::from(index)];
+                if is_full(&command.operation, &reply) {
+                    proxy.note_full_tag(name, matches!(command.item, ItemRef::TagCopy(_)));
+                }
                 match &reply {
                     ServerReply::Stored(_) => proxy.tag_cache.written(name),
                     found => proxy.note_tag(name, found, now),
                 }
+            } else if is_full(&command.operation, &reply) {
+                proxy.connection_of(key).server().note_full();
             }
             reply
         });

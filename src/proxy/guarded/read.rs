@@ -15,6 +15,7 @@ use super::tag_reads::{TagIndexes, TagReads};
 use super::take_over::TakeOver;
 use super::wire;
 use crate::error::Failure;
+use crate::guard::leases::Unread;
 use crate::guard::near::NearValue;
 use crate::guard::{
     Change, Expiry, Hit, Item, Modify, ModifyEnd, Operation, Read, ReadEnd, ReadOptions, Replies,
@@ -40,6 +41,8 @@ pub(crate) struct GuardedRead {
     state: State,
     /// `Some` while other reads may join this one.
     near_read: Option<Box<NearRead>>,
+    /// Why nothing is known of the item.
+    unread: Option<Unread>,
     /// A value has been taken over from the previous placement, or another client has changed the key meanwhile.
     took_over: bool,
 }
@@ -115,6 +118,7 @@ impl GuardedRead {
             options: ReadOptions::default(),
             state: State::NotBegun,
             near_read: None,
+            unread: None,
             took_over: false,
         }
     }
@@ -429,7 +433,7 @@ impl GuardedRead {
             }
             // Nothing decides who builds, as without an answer of the key's own server.
             ReadEnd::Missed { seen, held: false } if seen.observed_cas.is_none() => {
-                return self.without_stub(may_wait, won, scope);
+                return self.without_stub(seen.unread, may_wait, won, scope);
             }
             ReadEnd::Missed { seen, held } => {
                 client.note_miss(key, proxy);

@@ -169,13 +169,16 @@ fn read_replies(ids: &[ReplyId], of: &TagLookup, proxy: &Proxy, pending: &Pendin
         Some(Some(version)) if versions.all(|other| other == Some(version)) => State::Known(version),
         _ => {
             let flags = Operation::Get(tag_get_flags());
-            let decode = |reply| {
+            let decode = |(copy, reply): (usize, Option<Reply>)| {
+                let Some(reply) = reply else { return ServerReply::Failed(Failure::Down) };
                 let reply = wire::decode_reply(&flags, reply);
-                proxy.note_tag(&of.name, &reply, now);
+                match reply {
+                    ServerReply::Absent => proxy.note_full_tag(&of.name, copy == 1),
+                    _ => proxy.note_tag(&of.name, &reply, now),
+                }
                 reply
             };
-            let lost = || ServerReply::Failed(Failure::Down);
-            State::Unclear(replies.into_iter().map(|reply| reply.map_or_else(lost, decode)).collect())
+            State::Unclear(replies.into_iter().enumerate().map(decode).collect())
         }
     }
 }

@@ -46,6 +46,12 @@ impl Proxy {
         );
     }
 
+    /// Notes that the server of a tag, or of its copy, has no memory for it.
+    pub(super) fn note_full_tag(&self, name: &TagName, copy: bool) {
+        let place = self.tag_place(&self.key_of_tag(name), copy);
+        self.tag_connection(&place).server().note_full();
+    }
+
     /// The labels of the servers that store a tag: one, or two with copies.
     pub fn tag_servers(&self, name: &TagName) -> SmallVec<[&str; 2]> {
         let key = self.key_of_tag(name);

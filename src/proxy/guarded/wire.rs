@@ -14,6 +14,8 @@ use crate::upstream::pending_replies::Reply;
 
 /// memcached's reply for an item that is larger than `item_size_max`.
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
+/// memcached's reply for an item for which it has no memory.
+const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory";
 
 /// Appends a command on `key`.
 pub fn encode(operation: &Operation, key: &[u8], out: &mut BytesMut) {
@@ -154,6 +156,9 @@ pub(crate) fn decode_reply(operation: &Operation, reply: Reply) -> ServerReply {
         (Status::Ns, _) => ServerReply::NotStored,
         (Status::Ex, _) => ServerReply::Exists,
         (Status::Error, Operation::Store { .. }) if reply.data == TOO_LARGE => ServerReply::TooLarge,
+        (Status::Error, Operation::Store { .. }) if reply.data.starts_with(NO_MEMORY) => {
+            ServerReply::Failed(Failure::NoMemory)
+        }
         _ => ServerReply::Failed(Failure::Refused),
     }
 }

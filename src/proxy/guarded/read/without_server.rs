@@ -4,7 +4,7 @@
 use super::{GuardedRead, State};
 use crate::error::Failure;
 use crate::guard::Hit;
-use crate::guard::leases::MissToken;
+use crate::guard::leases::{MissToken, Unread};
 use crate::guard::outage::OutageValue;
 use crate::metrics::Outcome;
 use crate::proxy::guarded::outage::{Grant, OutageAnswer};
@@ -113,17 +113,22 @@ impl GuardedRead {
             scope.count(proxy.rule_of(key.guard), Outcome::ServerError, || SeenKey::guarded(key, 0, proxy));
             return Some(ReadOutcome::Failed(failure));
         }
-        self.without_stub(may_wait, won, scope)
+        self.without_stub(Some(Unread::Item(failure)), may_wait, won, scope)
     }
 
     /// No stub decides who builds. One client of the sidecar receives a miss, and builds the value for all.
     pub(super) fn without_stub(
         &mut self,
+        why: Option<Unread>,
         may_wait: bool,
         won: &mut bool,
         scope: &CallScope<'_>,
     ) -> Option<ReadOutcome> {
         let CallScope { proxy, client, .. } = scope;
+        self.unread = why;
+        if let Some(Unread::Item(Failure::NoMemory)) = why {
+            proxy.connection_of(&self.key).server().note_full();
+        }
         let until = self.outage_until(scope);
         let answer = proxy.outage_read(&self.key, may_wait, until, None, client);
         self.without_server(answer, won, scope)
@@ -158,7 +163,7 @@ impl GuardedRead {
             OutageAnswer::Miss => {
                 // Others may wait for this client, so its request must not wait for them.
                 *won = true;
-                let token = MissToken::unanswered(proxy.now());
+                let token = MissToken { unread: self.unread, ..MissToken::unanswered(proxy.now()) };
                 client.note_miss(key, proxy);
                 let policy = proxy.policy_of(key);
                 let ended = proxy.leases.shard(&key.key).record_miss(&key.key, client.owner, token, policy);

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::fill::{PendingFill, StoreKind, finish_fill, writer};
 use super::state::{AfterRenewal, LocalChange, State};
 use crate::error::Failure;
-use crate::guard::leases::{Attribution, Leases, StoreCondition};
+use crate::guard::leases::{Attribution, Leases, StoreCondition, Unread};
 use crate::guard::{Cas, Change, Count, Delete, Expiry, Fill, FillEnd, Modify, NewValue, Removal, Set, Step};
 use crate::metrics::{DropReason, LeaseEnd, Outcome, WaitEnd};
 use crate::proxy::client::Client;
@@ -20,8 +20,30 @@ use crate::proxy::pipeline::Proxy;
 use crate::proxy::replies::outcome::WriteOutcome;
 use crate::proxy::state::lease_table::WaitSender;
 
-/// Whether the key has been invalidated since the miss is unknown, so the value may be too old to store.
-const UNANSWERED_MISS: &[u8] = b"SERVER_ERROR not stored: no server answered when this key was missed\r\n";
+/// Whether the key has been invalidated since the miss is unknown, so the value may be too old to store. `why` it is unknown.
+fn not_stored(why: Option<Unread>) -> &'static [u8] {
+    match why {
+        Some(Unread::Tag(Failure::NoMemory)) => {
+            b"SERVER_ERROR not stored: no memory for a tag when this key was missed\r\n"
+        }
+        Some(Unread::Tag(_)) => b"SERVER_ERROR not stored: a tag was unread when this key was missed\r\n",
+        Some(Unread::Item(Failure::NoMemory)) => {
+            b"SERVER_ERROR not stored: the server was out of memory when this key was missed\r\n"
+        }
+        Some(Unread::Item(Failure::Overloaded)) => {
+            b"SERVER_ERROR not stored: the server was overloaded when this key was missed\r\n"
+        }
+        Some(Unread::Item(Failure::Refused | Failure::TooLarge)) => {
+            b"SERVER_ERROR not stored: the server refused when this key was missed\r\n"
+        }
+        Some(Unread::Item(Failure::NoView)) => {
+            b"SERVER_ERROR not stored: the server of this key was being replaced when it was missed\r\n"
+        }
+        Some(Unread::Item(Failure::Down | Failure::TimedOut | Failure::Unguarded)) | None => {
+            b"SERVER_ERROR not stored: no server answered when this key was missed\r\n"
+        }
+    }
+}
 /// The miss of this key may have been evicted, so the value may be too old to store.
 const UNKNOWN_MISS: &[u8] = b"SERVER_ERROR not stored: too many misses on this connection\r\n";
 
@@ -131,10 +153,8 @@ pub(super) fn begin_store(
                 }
                 _ => {
                     proxy.metrics.fill_dropped(rule, DropReason::Unreachable);
-                    State::Reply(
-                        WriteOutcome::Verbatim(Bytes::from_static(UNANSWERED_MISS)),
-                        Outcome::ServerError,
-                    )
+                    let why = Bytes::from_static(not_stored(fill.token.unread));
+                    State::Reply(WriteOutcome::Verbatim(why), Outcome::ServerError)
                 }
             }
         }
