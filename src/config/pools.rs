@@ -42,8 +42,8 @@ pub(super) fn pools(
         v.error(&KeyPath::top(), "pools.main", None, format_args!("is missing: {ADD}"));
     }
     if tables.len() + 1 > 64 {
-        let message = format_args!("must be at most 64, not {}", tables.len() + 1);
-        v.error(&KeyPath::top(), "pools", None, message);
+        let count = tables.len() + 1;
+        v.error(&KeyPath::top(), "pools", None, format_args!("must be at most 64, not {count}"));
     }
     let mut names = Vec::new();
     for (name, section) in main.into_iter().chain(tables) {
