@@ -238,15 +238,24 @@ impl Client {
     /// It is served this value after its expiry.
     pub(crate) fn note_stale(&self, key: &GuardedKey, hit: &Hit, proxy: &Proxy) {
         if hit.stale.expired {
-            self.stale_read.note(proxy.hash(&key.key), hit.rebuild, proxy.now().mono);
+            let (hash, now) = (proxy.hash(&key.key), proxy.now().mono);
+            self.stale_read.note(hash, hit.rebuild, now);
+            if self.listener.is_pooled(self.has_missed()) {
+                self.membership().stale_reads().note(hash, hit.rebuild, now);
+            }
         }
     }
 
     /// It deletes this key, or sets it without a miss.
     pub(crate) fn note_own_change(&self, key: &GuardedKey, proxy: &Proxy) {
-        if self.stale_read.is_empty()
-            || !self.stale_read.is_followed_by(proxy.hash(&key.key), proxy.now().mono)
-        {
+        // A connection that has only written answers nobody's read.
+        let pooled = self.membership.get().filter(|_| self.listener.is_pooled(self.has_missed()));
+        if self.stale_read.is_empty() && pooled.is_none() {
+            return;
+        }
+        let (hash, now) = (proxy.hash(&key.key), proxy.now().mono);
+        let of_pool = pooled.is_some_and(|process| process.stale_reads().are_followed_by(hash, now));
+        if !self.stale_read.is_followed_by(hash, now) && !of_pool {
             return;
         }
         let rule = proxy.rule_of(key.guard);

@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::stale_read::PooledStaleReads;
 use crate::trace::Peer;
 
 /// What identifies a client process at one listener: its process id on a Unix socket, its address on TCP, where all processes of
@@ -79,7 +80,8 @@ impl Processes {
                     known.processes.retain(|_, process| process.strong_count() > 0);
                     known.tidy_at = 2 * known.processes.len();
                 }
-                let process = Arc::new(Process { state: Mutex::default(), fewest: Arc::clone(&self.fewest) });
+                let (state, stale_reads) = Default::default();
+                let process = Arc::new(Process { state, fewest: Arc::clone(&self.fewest), stale_reads });
                 known.processes.insert(key, Arc::downgrade(&process));
                 process
             }
@@ -96,6 +98,7 @@ impl Processes {
 struct Process {
     state: Mutex<State>,
     fewest: Arc<AtomicUsize>,
+    stale_reads: PooledStaleReads,
 }
 
 #[derive(Debug, Default)]
@@ -176,6 +179,11 @@ impl Membership {
     /// Whether its client has closed it while it waited.
     pub(crate) fn has_hung_up(&self) -> bool {
         self.has_hung_up.get()
+    }
+
+    /// What the connections of its process were served as stale, if they are a pool.
+    pub(super) fn stale_reads(&self) -> &PooledStaleReads {
+        &self.process.stale_reads
     }
 
     fn forget(&self) {

@@ -1,6 +1,9 @@
-//! What a connection was last served as stale. A client that deletes or sets it at once judges the age of a value itself.
+//! What a connection was last served as stale, and what those of a pool were. A client that deletes or sets it at once judges the age of
+//! a value itself.
 
 use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 
 /// What a client does within this time, in milliseconds, and twice the time of a build, follows from what it was served.
 const REACTION_MS: u64 = 1_000;
@@ -12,7 +15,7 @@ pub(super) struct StaleRead(Cell<Option<(u64, u64)>>);
 impl StaleRead {
     /// A stale value is served whose last build took so many milliseconds.
     pub(super) fn note(&self, hash: u64, build_ms: u32, now: u64) {
-        self.0.set(Some((hash, now + REACTION_MS + 2 * u64::from(build_ms))));
+        self.0.set(Some((hash, reaction_end(build_ms, now))));
     }
 
     /// Whether a change of this key follows from it. Once.
@@ -32,6 +35,37 @@ impl StaleRead {
     }
 }
 
+/// The most stale values that the connections of a pool were served. Further ones are not noted until some are too old.
+const MAX_POOLED: usize = 256;
+
+/// The same of a pool, whose client answers on any of its connections.
+#[derive(Debug, Default)]
+pub(super) struct PooledStaleReads(Mutex<HashMap<u64, u64>>);
+
+impl PooledStaleReads {
+    /// A stale value is served whose last build took so many milliseconds.
+    pub(super) fn note(&self, hash: u64, build_ms: u32, now: u64) {
+        let mut reads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if reads.len() >= MAX_POOLED {
+            reads.retain(|_, until| *until >= now);
+        }
+        if reads.len() < MAX_POOLED {
+            reads.insert(hash, reaction_end(build_ms, now));
+        }
+    }
+
+    /// Whether a change of this key follows from one of them. Once.
+    pub(super) fn are_followed_by(&self, hash: u64, now: u64) -> bool {
+        let mut reads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        reads.remove(&hash).is_some_and(|until| now <= until)
+    }
+}
+
+/// Until when a change follows.
+fn reaction_end(build_ms: u32, now: u64) -> u64 {
+    now + REACTION_MS + 2 * u64::from(build_ms)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,5 +80,17 @@ mod tests {
         }
         assert!(stale.is_followed_by(7, 0), "another key leaves it");
         assert!(!stale.is_followed_by(7, 0), "it is counted already");
+    }
+
+    #[test]
+    fn stale_reads_of_a_pool_are_bounded_and_those_that_are_too_old_make_room() {
+        let reads = PooledStaleReads::default();
+        (0..=MAX_POOLED as u64).for_each(|hash| reads.note(hash, 200, 0));
+        assert!(reads.are_followed_by(7, 1_400) && !reads.are_followed_by(7, 0), "once");
+        assert!(!reads.are_followed_by(8, 1_401) && !reads.are_followed_by(MAX_POOLED as u64, 0));
+        (0..2).for_each(|hash| reads.note(1_000 + hash, 0, 1_400));
+        assert!(!reads.are_followed_by(1_002, 1_400), "it is full");
+        reads.note(1_003, 0, 1_401);
+        assert!(reads.are_followed_by(1_003, 1_401) && !reads.are_followed_by(9, 0));
     }
 }

@@ -5,7 +5,7 @@
 use std::process::{Command, Stdio};
 
 use crate::libraries::{php, python, root, ruby};
-use crate::world::{Kennel, addresses, guarded, memcacheds, sidecar_toml, until_stale};
+use crate::world::{Kennel, addresses, clients_are, guarded, memcacheds, sidecar_toml, until_stale};
 
 const PROCESSES: usize = 10;
 /// Longer than two expiries of 4 s.
@@ -209,4 +209,23 @@ fn a_client_that_deletes_or_sets_what_it_is_served_as_stale_is_counted_and_the_r
         assert_eq!(seen(), done as f64 + 1.0, "{key} once");
     }
     assert_eq!(kennel.log().matches(remedy).count(), 1, "{}", kennel.log());
+}
+
+#[test]
+fn a_pool_that_deletes_on_one_connection_what_another_was_served_as_stale_is_counted() {
+    for (clients, expected) in [("pooled", 1.0), ("single", 0.0)] {
+        let servers = memcacheds(1);
+        let rule = guarded("pages", "*", "stale_for = \"60s\"\ncold_wait = \"0ms\"");
+        let toml = clients_are(clients, &sidecar_toml(&addresses(&servers), &[rule]));
+        let kennel = Kennel::start(&toml);
+        let [mut winner, mut reader, mut other] = [(); 3].map(|()| kennel.client());
+        winner.store("page", b"old", 1);
+        assert_eq!(other.get("another"), None);
+        until_stale(&servers, "page", 60);
+        assert_eq!(winner.get("page"), None);
+        assert_eq!(reader.get("page").as_deref(), Some(&b"old"[..]));
+        (0..2).for_each(|_| drop(other.delete("page")));
+        let seen = kennel.metrics().sum("kennel_stale_seen_through_total", &["rule=\"pages\""]);
+        assert_eq!(seen, expected, "{clients}");
+    }
 }
