@@ -20,6 +20,8 @@ pub(super) struct Lasting {
     pub(super) leases: Arc<LeaseTable>,
     pub(super) outages: Arc<OutageTable>,
     pub(super) tag_cache: TagCache,
+    /// Held by whoever flushes servers.
+    pub(super) flushing: Arc<tokio::sync::Mutex<()>>,
     pub(super) builds: Arc<OpenBuilds>,
     pub(super) sidecar: u64,
     pub(super) hasher: KeyHasher,

@@ -70,6 +70,7 @@ fn pipeline(specs: &[PoolSpec], plan: impl FnOnce(&[Arc<SharedPool>]) -> Plan) -
         leases: Arc::new(LeaseTable::new(0)),
         outages: Arc::new(OutageTable::new(0)),
         tag_cache: TagCache::new(Duration::ZERO),
+        flushing: Arc::default(),
         changes: Arc::new(Changes::new(false)),
         may_keep: Arc::default(),
         near_memory: 0,

@@ -3,8 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use tokio::sync::Mutex;
-
 use super::restoring::Restoring;
 
 /// Where the keys of a server are kept, as long as a view is valid.
@@ -23,7 +21,6 @@ pub struct View {
 pub struct Views {
     cells: Box<[Cell]>,
     restoring: Restoring,
-    flushing: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -38,17 +35,12 @@ impl Views {
     /// No view is valid yet.
     pub fn new(servers: usize) -> Views {
         let cells = (0..servers).map(|_| Cell::default()).collect();
-        Views { cells, restoring: Restoring::new(servers), flushing: Mutex::default() }
+        Views { cells, restoring: Restoring::new(servers) }
     }
 
     /// The copies of this server's record are restored on request from now on.
     pub fn keep(&self, server: usize) {
         self.restoring.keep(server);
-    }
-
-    /// Held by whoever flushes the servers one after the other: two at once would take two of a record's three copies.
-    pub fn flushing(&self) -> &Mutex<()> {
-        &self.flushing
     }
 
     /// Asks for all copies of the records of all servers. `None` if nobody restores them.

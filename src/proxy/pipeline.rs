@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::key::{GuardedKey, KeyClass, StructureKey};
@@ -45,6 +46,7 @@ pub struct Proxy {
     pub(super) leases: Arc<LeaseTable>,
     pub(super) outages: Arc<OutageTable>,
     pub(super) tag_cache: TagCache,
+    pub(super) flushing: Arc<Mutex<()>>,
     pub(super) sidecar: u64,
     pub(super) server_info: Arc<ServerInfo>,
     pub(super) random: RefCell<Random>,
@@ -78,6 +80,8 @@ pub struct Shared {
     pub outages: Arc<OutageTable>,
     /// Versions of tags.
     pub tag_cache: TagCache,
+    /// Held by whoever flushes servers one after the other: two at once would take two of a record's three copies.
+    pub flushing: Arc<Mutex<()>>,
     /// Counts of the changes made through any worker.
     pub changes: Arc<Changes>,
     /// Whether near values may be kept: not while requests are in flight that began under an earlier configuration.
@@ -169,6 +173,7 @@ impl Proxy {
             leases,
             outages,
             tag_cache,
+            flushing,
             changes,
             may_keep,
             near_memory,
@@ -193,6 +198,7 @@ impl Proxy {
             leases,
             outages,
             tag_cache,
+            flushing,
             sidecar,
             server_info,
             random: RefCell::new(random),

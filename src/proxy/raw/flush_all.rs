@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::sync::{MutexGuard, oneshot};
+use tokio::sync::{Mutex, oneshot};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
@@ -46,6 +46,7 @@ struct Flush {
     sent: Vec<ReplyId>,
     one_by_one: Vec<Rc<Connection>>,
     views: Vec<Arc<Views>>,
+    flushing: Arc<Mutex<()>>,
 }
 
 impl FlushAll {
@@ -92,8 +93,8 @@ impl FlushAll {
 impl Flush {
     fn begin(delay: i64, proxy: &Proxy) -> Flush {
         let views = proxy.all_views();
-        let mut flush =
-            Flush { delay, pending: Rc::default(), sent: Vec::new(), one_by_one: Vec::new(), views };
+        let (sent, one_by_one, flushing) = (Vec::new(), Vec::new(), Arc::clone(&proxy.flushing));
+        let mut flush = Flush { delay, pending: Rc::default(), sent, one_by_one, views, flushing };
         for (connection, fails_over) in proxy.all_connections() {
             // A delayed flush takes effect everywhere at the same moment.
             if fails_over && delay <= 0 {
@@ -112,9 +113,12 @@ impl Flush {
 
     /// Returns the first failure.
     async fn run(mut self) -> Option<Failure> {
-        let views = self.views.clone();
+        let flushing = Arc::clone(&self.flushing);
         // In vain only if the other one waits for a server that does not answer; then the places are lost anyway.
-        let _turn = timeout(RESTORE_TIMEOUT, turn(&views)).await;
+        let _turn = match self.one_by_one.is_empty() {
+            true => None,
+            false => timeout(RESTORE_TIMEOUT, flushing.lock()).await.ok(),
+        };
         // Two copies must be left when the first server has lost its own.
         let mut is_whole = self.one_by_one.len() < 2 || self.restore().await;
         let mut failure = None;
@@ -152,15 +156,6 @@ impl Flush {
         };
         timeout(RESTORE_TIMEOUT, restored).await.unwrap_or(false)
     }
-}
-
-/// Waits until no other flush of this process takes copies of the same records.
-async fn turn(views: &[Arc<Views>]) -> Vec<MutexGuard<'_, ()>> {
-    let mut turn = Vec::new();
-    for views in views {
-        turn.push(views.flushing().lock().await);
-    }
-    turn
 }
 
 /// Why this is no acknowledgement.
