@@ -180,7 +180,7 @@ mutants! {
     a_tag_that_is_created_without_compare_is_caught: TagCreatedWithoutCompare, calm, 100, "";
     a_set_without_cas_is_caught: SetWithoutCas, rare::late_sets, 200, "promise 2";
     a_bump_of_only_the_first_copy_is_caught: OnlyFirstCopyIsBumped, Plan::copied_tags, 50, "promise 2";
-    a_smaller_copy_that_counts_is_caught: SmallerCopyCounts, Plan::copied_tags, 50, "promise 2";
+    a_smaller_copy_that_counts_is_caught: SmallerCopyCounts, Plan::copied_tags, 400, "promise 2";
     a_version_that_brought_up_a_copy_and_is_reused_is_caught: RepairIsReused, rare::late_repairs, 400, "promise 2";
     a_fence_that_is_not_compared_is_caught: FenceNotCompared, plan_places, 100, "promise 2";
     a_fill_under_another_fence_is_caught: FillUnderAnotherFence, plan_places, 1000, "promise 2";

@@ -111,6 +111,7 @@ fn a_trace_names_the_kind_of_each_event_and_selects_by_it() {
         "raw set else stored",
     ];
     assert_eq!(events, expected);
+    assert!(selected.line().starts_with("time "), "the headings");
     for (command, rule, kind, key) in [("incr", "rate", "window", "rate:1"), ("set", "rest", "raw", "else")] {
         let line = selected.line();
         let words: Vec<&str> = line.split_whitespace().collect();
