@@ -43,6 +43,14 @@ mod tests {
         for (name, distribution, hash) in CLIENTS {
             assert!(distribution.hashes().contains(&hash), "{name}");
         }
+        // The page has each of them, as the words of a configuration.
+        let page = include_str!("../../docs/configuration.md");
+        let rows: Vec<_> = page.lines().filter(|line| line.starts_with("| ")).collect();
+        for (name, distribution, hash) in CLIENTS {
+            let (distribution, hashes) = (format!("| `{:?}` |", distribution.name()), distribution.hashes());
+            let hash = if hashes.len() == 1 { "| – |".to_owned() } else { format!("`{:?}`", hash.name()) };
+            assert!(rows.iter().any(|row| row.contains(&distribution) && row.contains(&hash)), "{name}");
+        }
         assert!(names().is_sorted());
         assert_eq!(placement("dalli"), Some((Distribution::Dalli, Hash::Crc32a)));
         assert_eq!(placement("nobody"), None);

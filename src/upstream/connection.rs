@@ -10,10 +10,11 @@
 //! out, or whose client is gone, keeps its request, and its reply is read and discarded. So replies are never mixed up.
 //!
 //! This file queues commands. In the folder, `connecting` connects and reconnects, `serving` writes commands and reads
-//! replies, `idle` keeps what is queued when an idle connection is closed, and `recovering` leads a sick server back.
+//! replies, `idle` keeps what is queued when an idle connection is closed, `room` knows who waits until less is written, and
+//! `recovering` leads a sick server back.
 
 use std::cell::{Cell, RefCell, RefMut};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -33,10 +34,12 @@ use super::server::Server;
 use crate::error::Failure;
 use crate::metrics::{ServerMetrics, UpstreamOutcome};
 use crate::protocol::reply::{Shape, digest};
+use room::WaitingForRoom;
 
 mod connecting;
 mod idle;
 mod recovering;
+mod room;
 mod serving;
 
 /// The most commands pending on one server for one worker. Further ones fail as "overloaded" at once.
@@ -71,7 +74,7 @@ struct State {
     get_line: GetLine,
     key_digests: KeyDigests,
     /// The clients to wake once there is room for a large request, each at most once.
-    waiting_for_room: BTreeMap<*const PendingReplies, Rc<PendingReplies>>,
+    waiting_for_room: WaitingForRoom,
     /// How many requests at the front of `pending` have timed out.
     timed_out: usize,
     /// Whether the connection must be remade.
@@ -197,7 +200,7 @@ impl Connection {
             unsent_reads: UnsentReads::new(),
             get_line: GetLine::default(),
             key_digests: KeyDigests::default(),
-            waiting_for_room: BTreeMap::new(),
+            waiting_for_room: WaitingForRoom::default(),
             timed_out: 0,
             distrusted: false,
             unwritten: 0,
@@ -464,7 +467,7 @@ impl Connection {
         let mut state = self.state.borrow_mut();
         let congested = state.output.len() >= CONGESTED;
         if congested {
-            state.waiting_for_room.insert(Rc::as_ptr(replies), Rc::clone(replies));
+            state.waiting_for_room.add(replies);
         }
         congested
     }

@@ -2,20 +2,19 @@
 //! a value itself.
 
 use std::cell::Cell;
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a client does within this time, in milliseconds, and twice the time of a build, follows from what it was served.
 const REACTION_MS: u64 = 1_000;
 
 /// The last stale value: the hash of its key, and until when a change of it follows from it, on the monotonic clock in milliseconds.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct StaleRead(Cell<Option<(u64, u64)>>);
 
 impl StaleRead {
     /// A stale value is served whose last build took so many milliseconds.
     pub(super) fn note(&self, hash: u64, build_ms: u32, now: u64) {
-        self.0.set(Some((hash, reaction_end(build_ms, now))));
+        self.0.set(Some((hash, now + REACTION_MS + 2 * u64::from(build_ms))));
     }
 
     /// Whether a change of this key follows from it. Once.
@@ -35,35 +34,33 @@ impl StaleRead {
     }
 }
 
-/// The most stale values that the connections of a pool were served. Further ones are not noted until some are too old.
+/// How many stale values that the connections of a pool were served are kept. One replaces another one in its place.
 const MAX_POOLED: usize = 256;
 
 /// The same of a pool, whose client answers on any of its connections.
 #[derive(Debug, Default)]
-pub(super) struct PooledStaleReads(Mutex<HashMap<u64, u64>>);
+pub(super) struct PooledStaleReads(Mutex<Vec<StaleRead>>);
 
 impl PooledStaleReads {
     /// A stale value is served whose last build took so many milliseconds.
     pub(super) fn note(&self, hash: u64, build_ms: u32, now: u64) {
-        let mut reads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if reads.len() >= MAX_POOLED {
-            reads.retain(|_, until| *until >= now);
-        }
-        if reads.len() < MAX_POOLED {
-            reads.insert(hash, reaction_end(build_ms, now));
-        }
+        let mut reads = self.lock();
+        reads.resize_with(MAX_POOLED, StaleRead::default);
+        reads[place(hash)].note(hash, build_ms, now);
     }
 
     /// Whether a change of this key follows from one of them. Once.
     pub(super) fn are_followed_by(&self, hash: u64, now: u64) -> bool {
-        let mut reads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        reads.remove(&hash).is_some_and(|until| now <= until)
+        self.lock().get(place(hash)).is_some_and(|read| read.is_followed_by(hash, now))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<StaleRead>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Until when a change follows.
-fn reaction_end(build_ms: u32, now: u64) -> u64 {
-    now + REACTION_MS + 2 * u64::from(build_ms)
+fn place(hash: u64) -> usize {
+    hash as usize % MAX_POOLED
 }
 
 #[cfg(test)]
@@ -83,14 +80,13 @@ mod tests {
     }
 
     #[test]
-    fn stale_reads_of_a_pool_are_bounded_and_those_that_are_too_old_make_room() {
-        let reads = PooledStaleReads::default();
-        (0..=MAX_POOLED as u64).for_each(|hash| reads.note(hash, 200, 0));
+    fn a_stale_read_of_a_pool_is_followed_once_and_replaces_another_one_in_its_place() {
+        let (reads, most) = (PooledStaleReads::default(), MAX_POOLED as u64);
+        assert!(!reads.are_followed_by(7, 0));
+        (0..=most).for_each(|hash| reads.note(hash, 200, 0));
         assert!(reads.are_followed_by(7, 1_400) && !reads.are_followed_by(7, 0), "once");
-        assert!(!reads.are_followed_by(8, 1_401) && !reads.are_followed_by(MAX_POOLED as u64, 0));
-        (0..2).for_each(|hash| reads.note(1_000 + hash, 0, 1_400));
-        assert!(!reads.are_followed_by(1_002, 1_400), "it is full");
-        reads.note(1_003, 0, 1_401);
-        assert!(reads.are_followed_by(1_003, 1_401) && !reads.are_followed_by(9, 0));
+        assert!(!reads.are_followed_by(8, 1_401), "too late");
+        assert!(reads.are_followed_by(most, 0) && !reads.are_followed_by(0, 0), "it is in its place");
+        assert_eq!(reads.lock().len(), MAX_POOLED);
     }
 }

@@ -296,7 +296,6 @@ impl<M: Machine> Driver<M> {
         if self.replies.iter().any(missing) {
             return Poll::Pending;
         }
-        let now = proxy.now();
         let replies = self.commands.iter().zip(self.replies.drain(..)).map(|(command, reply)| {
             let reply = reply.take(command, pending);
             // Tag versions that machines read are not cached, because they are rare.
@@ -307,7 +306,7 @@ impl<M: Machine> Driver<M> {
                 }
                 match &reply {
                     ServerReply::Stored(_) => proxy.tag_cache.written(name),
-                    found => proxy.note_tag(name, found, now),
+                    found => proxy.note_tag(name, found),
                 }
             } else if is_full(&command.operation, &reply) {
                 proxy.connection_of(key).server().note_full();

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::wire;
 use crate::error::Failure;
-use crate::guard::{GetFlags, Operation, Replies, ServerReply, TagName, tag_get_flags};
+use crate::guard::{GetFlags, Now, Operation, Replies, ServerReply, TagName, tag_get_flags};
 use crate::proxy::client::Client;
 use crate::proxy::key::GuardedKey;
 use crate::proxy::key::Place;
@@ -23,6 +23,8 @@ pub(crate) struct TagReads {
     reads: SmallVec<[TagLookup; 1]>,
     /// The hashes of their names.
     hashes: SmallVec<[u64; 4]>,
+    /// The time at which a reply was first read: near enough to tell that a version is of another day.
+    now: Option<Now>,
 }
 
 /// The indexes of a key's tags in [`TagReads`], in the order of its rule.
@@ -124,7 +126,8 @@ impl TagReads {
         for index in indexes {
             let Some(read) = self.reads.get_mut(*index as usize) else { return false };
             if let State::Requested(ids) = &read.state {
-                read.state = read_replies(ids, read, proxy, pending);
+                let now = *self.now.get_or_insert_with(|| proxy.now());
+                read.state = read_replies(ids, read, now, proxy, pending);
                 if let State::Known(version) = read.state {
                     let TagLookup { name, sent_at, writes, all_fences, .. } = &*read;
                     proxy.tag_cache.put_unless_written(name, version, *all_fences, *sent_at, *writes);
@@ -160,9 +163,8 @@ impl TagReads {
     }
 }
 
-fn read_replies(ids: &[ReplyId], of: &TagLookup, proxy: &Proxy, pending: &PendingReplies) -> State {
+fn read_replies(ids: &[ReplyId], of: &TagLookup, now: Now, proxy: &Proxy, pending: &PendingReplies) -> State {
     let replies: SmallVec<[_; 2]> = ids.iter().map(|id| pending.take(*id)).collect();
-    let now = proxy.now();
     let version = |(reply, fence): (&Option<Reply>, u64)| wire::version(reply.as_ref()?, fence, now);
     let mut versions = replies.iter().zip(of.fences).map(version);
     match versions.next() {
@@ -174,7 +176,7 @@ fn read_replies(ids: &[ReplyId], of: &TagLookup, proxy: &Proxy, pending: &Pendin
                 let reply = wire::decode_reply(&flags, reply);
                 match reply {
                     ServerReply::Absent => proxy.note_full_tag(&of.name, copy == 1),
-                    _ => proxy.note_tag(&of.name, &reply, now),
+                    _ => proxy.note_tag(&of.name, &reply),
                 }
                 reply
             };
@@ -208,7 +210,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::guard::{Now, version, version_of};
+    use crate::guard::{version, version_of};
 
     #[test]
     fn a_machine_reads_the_version_in_a_tag_reply() {

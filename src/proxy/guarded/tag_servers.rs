@@ -31,9 +31,9 @@ pub(crate) fn tag_version(item: &Item, place: &Place, now: Now) -> Option<u64> {
 
 impl Proxy {
     /// Logs that what a server has under the key of this tag is not its version. The operation that has read it replaces it.
-    pub(super) fn note_tag(&self, name: &TagName, reply: &ServerReply, now: Now) {
+    pub(super) fn note_tag(&self, name: &TagName, reply: &ServerReply) {
         let ServerReply::Item(item) = reply else { return };
-        let Some(fault) = tag_fault(item, now) else { return };
+        let Some(fault) = tag_fault(item, self.now()) else { return };
         let Some(suppressed) = self.observer.tag_log.borrow_mut().permit(Instant::now()) else { return };
         let tag = shown_key(&self.observer.settings.keys.of(name, || self.hash(name)));
         let why = match fault {

@@ -208,16 +208,6 @@ mod tests {
     use super::*;
     use crate::guard::{ItemRef, Stored};
 
-    #[test]
-    fn a_number_is_digits_and_below_2_to_the_64() {
-        assert_eq!(read_decimal(b"0"), Some(0));
-        assert_eq!(read_decimal(b"18446744073709551615"), Some(u64::MAX));
-        assert_eq!(read_decimal(b"9999999999999999999"), Some(9_999_999_999_999_999_999));
-        for none in ["", "18446744073709551616", "99999999999999999999999", "-1", "+1", "1 ", "a", "1:"] {
-            assert_eq!(read_decimal(none.as_bytes()), None, "{none}");
-        }
-    }
-
     fn encoded(operation: &Operation) -> String {
         let mut out = BytesMut::new();
         encode(operation, b"k", &mut out);

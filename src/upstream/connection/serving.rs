@@ -102,7 +102,7 @@ impl Connection {
             }
             // All of them are woken: each checks again, and waits again if others were faster.
             if !state.waiting_for_room.is_empty() && state.output.len() < CONGESTED {
-                std::mem::take(&mut state.waiting_for_room).into_values().for_each(|client| client.wake());
+                state.waiting_for_room.wake_all();
             }
         }
         if state.is_behind {
@@ -290,7 +290,7 @@ impl Connection {
         state.unsent_reads.new_turn();
         state.get_line.close();
         state.key_digests.clear();
-        std::mem::take(&mut state.waiting_for_room).into_values().for_each(|client| client.wake());
+        state.waiting_for_room.wake_all();
         let mut requests = std::mem::take(&mut state.pending);
         let deferred = std::mem::take(&mut state.deferred).commands;
         requests.extend(deferred.into_iter().map(|command| command.request));
