@@ -276,6 +276,30 @@ fn copied_locks_have_one_holder() {
     for_each_seed(4, schedule, structures::one_holder);
 }
 
+/// Two clients of a sidecar flush the servers at about the same time. Then the places are polled, and every key is written.
+async fn flushes_at_once(world: Rc<World>) {
+    let mut clients = [0; 2].map(|_| Connection::open(&world, 0, "flushing"));
+    for round in 0..4 {
+        let [one, other] = &mut clients;
+        let later = world.fork().below(8);
+        let (first, second) = tokio::join!(one.exchange("flush_all\r\n"), async {
+            sleep(Duration::from_millis(later)).await;
+            other.exchange("flush_all\r\n").await
+        });
+        assert_eq!([first.as_deref(), second.as_deref()], [Some("OK\r\n"); 2]);
+        for n in 0..40 {
+            let stored = clients[0].exchange(&format!("set guarded:{n} 0 0 1\r\nv\r\n")).await;
+            assert_eq!(stored.as_deref(), Some("STORED\r\n"), "round {round}, guarded:{n}");
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+#[test]
+fn flushes_at_once_through_one_sidecar_make_it_refuse_no_write() {
+    for_each_seed(8, |seed| run(seed, fleet(), flushes_at_once), |_| Ok(()));
+}
+
 /// Clients that keep what a database has in the cache.
 fn of_a_database(seed: u64, faults: &[Fault], program: Program) -> Outcome {
     let pause = Duration::from_millis(400);
@@ -308,14 +332,15 @@ fn one_client_builds_a_key_at_a_time_while_configurations_change() {
     for_each_seed(3, |seed| of_a_database(seed, &[Fault::Reloads], Program::Read), |_| Ok(()));
 }
 
-/// A change of a copied value while the connections to all servers end after so many bytes of commands, or of replies. Then reads.
-async fn cut_at_every_byte(world: Rc<World>) {
+/// A change of a copied value while the connections to all servers end after so many bytes of commands, or of replies. Then reads. Each
+/// third number of bytes from this one on, with the commands in turn.
+async fn cut_from(first: usize, world: Rc<World>) {
     let mut client = Client::new(Rc::clone(&world));
     let mut reader = Client::new(Rc::clone(&world));
     for bytes in 0..160 {
         let key = format!("copied:{}", bytes % 20);
         for server in 0..world.setup.servers {
-            world.net.cut_after(client.sidecar, server, bytes % 2, bytes / 2 * 3);
+            world.net.cut_after(client.sidecar, server, bytes % 2, first + bytes / 2 * 3);
         }
         let value = format!("v{bytes};");
         let command = match bytes / 2 % 4 {
@@ -335,8 +360,8 @@ async fn cut_at_every_byte(world: Rc<World>) {
 
 #[test]
 fn copied_keys_are_memcacheds_when_connections_end_at_every_byte() {
-    let schedule = |seed| run(seed, fleet(), cut_at_every_byte);
-    for_each_seed(2, schedule, |outcome| linearizable(outcome, &Allowances::COPIED));
+    let schedule = |seed: u64| run(seed, fleet(), |world| cut_from(seed as usize % 3, world));
+    for_each_seed(3, schedule, |outcome| linearizable(outcome, &Allowances::COPIED));
 }
 
 /// A run of which one defence is taken away, and what is checked in it.

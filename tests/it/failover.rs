@@ -504,19 +504,3 @@ fn after_a_flush_all_every_guarded_key_can_be_written_at_once_and_nothing_from_b
         }
     }
 }
-
-#[test]
-fn flushes_at_once_through_one_sidecar_make_it_refuse_no_write() {
-    let (_servers, sidecars) = fleet("");
-    within(LONG, "a view of every server is known", || sidecars.iter().all(knows_all));
-    let mut clients: Vec<Client> = (0..4).map(|_| sidecars[0].client()).collect();
-    for round in 0..6 {
-        clients.iter_mut().for_each(|client| client.send(b"flush_all\r\n"));
-        for client in &mut clients {
-            assert_eq!(client.line(), "OK", "round {round}");
-        }
-        for n in 0..12 {
-            clients[n % 4].store(&format!("k{n}"), b"after", 600);
-        }
-    }
-}

@@ -15,7 +15,7 @@ use circles::circles;
 use code::{Source, everything_rust, paths_from, sources, words_at};
 use files::{read, root, texts};
 use pages::{
-    LIMITS, dead_links, invented_code, pages, unknown_messages, unknown_names, unshown_limits,
+    LIMITS, dead_links, invented_code, pages, said_twice, unknown_messages, unknown_names, unshown_limits,
     wrong_contents, wrong_limits,
 };
 use promises::{MECHANISMS, missing_mechanisms};
@@ -238,6 +238,11 @@ fn no_line_has_a_tab_or_ends_in_spaces() {
 #[test]
 fn every_link_and_every_file_that_a_page_names_is_there() {
     report(pages().iter().flat_map(|(path, text)| dead_links(path, text)));
+}
+
+#[test]
+fn no_page_says_the_same_twice() {
+    report(pages().iter().flat_map(|(path, text)| said_twice(path, text)));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Whether the pages name what exists.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 
 use crate::code::{Source, words_at};
@@ -10,6 +10,32 @@ use crate::files::{normal, root, texts};
 pub(crate) fn pages() -> Vec<(String, String)> {
     let is_page = |path: &str| path.ends_with(".md");
     texts().into_iter().filter(|(path, _)| is_page(path)).collect()
+}
+
+/// Headings that a page has twice below the same one, and entries of lists that it has twice: it was put together wrongly.
+pub(crate) fn said_twice(path: &str, text: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    let (mut fenced, mut above) = (false, Vec::new());
+    let mut known = HashSet::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        fenced ^= line.trim_start().starts_with("```");
+        let level = line.bytes().take_while(|byte| *byte == b'#').count();
+        let what = match (fenced, level) {
+            (true, _) => continue,
+            (_, 1..) => {
+                above.truncate(level - 1);
+                above.push(line);
+                above.join("\n")
+            }
+            // Short ones may be words of a table or an index.
+            _ if line.starts_with("- ") && line.len() > 60 => line.to_owned(),
+            _ => continue,
+        };
+        if !known.insert(what) {
+            problems.push(format!("{path}:{number}: stands there twice: {line}"));
+        }
+    }
+    problems
 }
 
 /// Dead links of a page, links that show another file's name, and files in code font that do not exist.
