@@ -389,8 +389,12 @@ const INVALIDATED: Mutated = |seed, setup| {
     database_of(seed, setup, &[], Program::Invalidate);
     Ok(())
 };
+const ONE_BUILDER: Mutated = |seed, setup| {
+    database_of(seed, setup, &[], Program::Read);
+    Ok(())
+};
 /// Each mutant, the runs that notice it, and within how many seeds.
-const MUTANTS: [(Mutant, &str, Mutated, u64); 15] = [
+const MUTANTS: [(Mutant, &str, Mutated, u64); 16] = [
     (Mutant::StoresCompareNothing, "guarded", GUARDED, 8),
     (Mutant::StoresCompareNothing, "copied", COPIED, 8),
     (Mutant::StoresCompareNothing, "lists", LISTS, 8),
@@ -402,6 +406,7 @@ const MUTANTS: [(Mutant, &str, Mutated, u64); 15] = [
     (Mutant::DeletesAreLost, "guarded", GUARDED, 8),
     (Mutant::DeletesAreLost, "invalidated", INVALIDATED, 8),
     (Mutant::MissesLeaveNoStub, "guarded", GUARDED, 8),
+    (Mutant::MissesLeaveNoStub, "one builder", ONE_BUILDER, 8),
     (Mutant::BumpsAreLost, "invalidated", INVALIDATED, 8),
     (Mutant::AppendsReplace, "raw", RAW, 8),
     (Mutant::CountsAreDoubled, "raw", RAW, 8),
