@@ -1,6 +1,6 @@
 <?php
 // What users of php-memcached do with structures, through the sidecars at HOST and two PORTs. Prints a line "OK KIND" per kind. The
-// first thing that is not as docs/structures.md says ends the run with a message and exit code 1. The page shows the examples.
+// first thing that is not as docs/structures.md says ends the run with a message and exit code 1.
 
 error_reporting(E_ALL);
 ini_set('display_errors', 'stderr');
