@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Each sidecar of a fleet runs it by itself. If all of them find a change within `settle`, only neighbouring steps are in use at a
-//! time (docs/decisions/0015). So all steps last equally long, and a step that has begun is only gone back from while nobody reads by
+//! time (docs/decisions/0013). So all steps last equally long, and a step that has begun is only gone back from while nobody reads by
 //! the new servers.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Who builds a key whose server gives no answer, and what readers get meanwhile (decision 0014).
+//! Who builds a key whose server gives no answer, and what readers get meanwhile (decision 0012).
 //!
 //! Without an answer there is no stub to decide who builds, so this table decides for the clients of one sidecar. The first
 //! reader receives the miss, the others wait, and are served what the builder's `set` carries. It is then kept for a short

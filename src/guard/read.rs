@@ -15,7 +15,7 @@
 //!
 //! A read without a value to serve that waits for a builder which has had `cold_wait` may be let through: it takes the stub
 //! or the lock over by its CAS, so that in the fleet only one does. The first builder keeps its miss token, so its fill is
-//! stored too (decision 0014).
+//! stored too (decision 0012).
 //!
 //! Marking gives the stale value a CAS that belongs to this win alone. A previous winner that has lost the lock since can
 //! no longer store its fill and cannot be mistaken for this winner. A value that may not be served (its tag has changed

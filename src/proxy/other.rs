@@ -1,7 +1,7 @@
 //! The other placement of pools whose servers change: the pipeline over the other lists of servers.
 //!
 //! While the servers change, a key has two places, and processes of adjacent steps read different ones. What is invalidated is
-//! therefore invalidated in both, in the previous one first (docs/decisions/0015).
+//! therefore invalidated in both, in the previous one first (docs/decisions/0013).
 
 use std::rc::Rc;
 

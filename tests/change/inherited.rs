@@ -1,5 +1,5 @@
 //! Fences during a change: one key on a server that both lists have, so that what lies there counts in both placements
-//! (docs/decisions/0015).
+//! (docs/decisions/0013).
 //!
 //! Each placement has a record of that server's place: its fence, whether the key is on the standby, which differs between the
 //! placements, and the fence that it has inherited. That no two fences of a record are in use at the same time is given here

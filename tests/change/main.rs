@@ -1,5 +1,5 @@
 //! Changing the servers of a pool, as a random model: one key and one tag, each with an old and a new place, and three sidecars
-//! that walk through the steps of docs/decisions/0015. Every command is one atomic step on one place.
+//! that walk through the steps of docs/decisions/0013. Every command is one atomic step on one place.
 //!
 //! Promise 2 is checked at each read, and that a deleted value is not served as stale either. Not modelled: blind sets, meta
 //! commands, `tags.replicas = 2`, `on_tag = "drop"`, commands that arrive late, clients, and new places that are not empty.

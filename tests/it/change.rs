@@ -13,7 +13,7 @@ use crate::world::{
 
 /// The time limit of what takes seconds on a machine without other load.
 const LONG: Duration = Duration::from_secs(120);
-/// How many steps a change has: docs/decisions/0015.
+/// How many steps a change has: docs/decisions/0013.
 const STEPS: usize = 5;
 /// The first step of a change of another kind: the servers stay, and the pool leaves the distribution of one of its clients.
 const LEAVING: usize = 2 * STEPS;

@@ -1,5 +1,5 @@
 //! An acknowledged `set` is dropped only because of an invalidation since the miss that it may belong to, never because of
-//! another `set`: the last one wins, as in memcached. docs/decisions/0025-which-of-two-sets-wins.md.
+//! another `set`: the last one wins, as in memcached. docs/decisions/0020-which-of-two-sets-wins.md.
 
 use std::time::Duration;
 

@@ -133,7 +133,7 @@ fn top_lists_the_keys_whose_builds_a_guard_would_spare() {
     assert!(page["keys"][0]["spared"]["per_second"].as_f64() > Some(0.0), "{page}");
 }
 
-/// With a share of half of the keys: one that is guarded, and one that is not. docs/decisions/0030 says which.
+/// With a share of half of the keys: one that is guarded, and one that is not. docs/decisions/0023 says which.
 const GUARDED: &str = "page:1";
 const OTHER: &str = "page:0";
 

@@ -1,5 +1,5 @@
 //! A server that was unreachable and returns with its old contents, and with commands in its sockets that timed out long ago.
-//! What that may break and what not: docs/decisions/0008.
+//! What that may break and what not: docs/decisions/0007.
 
 use crate::client::Client;
 use crate::gate::Gate;

@@ -1,5 +1,5 @@
 //! Which miss a `set` ends, if any: one connection is as exact as memcached, a miss of another client costs it no write, and
-//! `add` is exclusive. docs/decisions/0006-which-miss-a-set-fills.md.
+//! `add` is exclusive. docs/decisions/0005-which-miss-a-set-fills.md.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};

@@ -1,6 +1,6 @@
 //! The agreement on the place of a server under random schedules: processes that agree, servers that die, hang, return with old
 //! contents or empty, commands that are carried out late. The machine is the production one; the guard's operations are the
-//! shortest that obey its rules (docs/decisions/0013).
+//! shortest that obey its rules (docs/decisions/0011).
 //!
 //! `KENNEL_PLACES_SEEDS=100000` runs seeds 0 to 99999, `KENNEL_PLACES_SEEDS=5000..9000` this range, `KENNEL_PLACES_SEED=17` one
 //! seed, with its trace.

@@ -1,4 +1,4 @@
-//! Commands that are delayed beyond their timeout and executed later: decision 0008.
+//! Commands that are delayed beyond their timeout and executed later: decision 0007.
 
 use kennel::guard::{GetFlags, Operation};
 

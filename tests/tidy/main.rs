@@ -16,7 +16,7 @@ use code::{Source, everything_rust, paths_from, sources, words_at};
 use files::{read, root, texts};
 use pages::{
     LIMITS, dead_links, invented_code, pages, said_twice, unknown_messages, unknown_names, unshown_limits,
-    wrong_contents, wrong_limits,
+    wrong_contents, wrong_decisions, wrong_limits,
 };
 use promises::{MECHANISMS, missing_mechanisms};
 use queries::{Metrics, dashboard, unlisted_alerts, unshown_metrics, wrong_queries};
@@ -248,6 +248,11 @@ fn no_page_says_the_same_twice() {
 #[test]
 fn the_site_has_every_page_once() {
     report(wrong_contents(&read("docs/SUMMARY.md"), &pages()));
+}
+
+#[test]
+fn decisions_are_short_and_numbered_without_gaps() {
+    report(wrong_decisions(&pages()));
 }
 
 #[test]

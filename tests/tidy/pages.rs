@@ -74,6 +74,26 @@ pub(crate) fn dead_links(path: &str, text: &str) -> Vec<String> {
     problems
 }
 
+/// The most words of a decision.
+const DECISION: usize = 150;
+
+/// Decisions that are longer than a page, and numbers that two of them have or none.
+pub(crate) fn wrong_decisions(pages: &[(String, String)]) -> Vec<String> {
+    let is_one = |(path, _): &&(String, String)| path.starts_with("docs/decisions/");
+    let decisions: BTreeMap<_, _> = pages.iter().filter(is_one).map(|(path, text)| (path, text)).collect();
+    let mut problems = Vec::new();
+    for (number, (path, text)) in decisions.into_iter().enumerate() {
+        if !path.starts_with(&format!("docs/decisions/{number:04}-")) {
+            problems.push(format!("{path}: number {number:04} comes next"));
+        }
+        let words = text.split_whitespace().count();
+        if words > DECISION {
+            problems.push(format!("{path}: has {words} words, and may have {DECISION}"));
+        }
+    }
+    problems
+}
+
 /// Pages of docs/ that the contents of the site leave out or name twice. `packaging/pages.py` adds the decisions.
 pub(crate) fn wrong_contents(contents: &str, pages: &[(String, String)]) -> Vec<String> {
     let pages = pages.iter().filter_map(|(path, _)| path.strip_prefix("docs/"));
@@ -328,6 +348,21 @@ mod tests {
         assert_eq!(wrong_contents("- [A](a.md)\n", &pages), Vec::<String>::new());
         only(wrong_contents("- [A](b/a.md)\n", &pages), "docs/SUMMARY.md: has a.md 0 times");
         only(wrong_contents("- [A](a.md)\n- [B](a.md)\n", &pages), "docs/SUMMARY.md: has a.md 2 times");
+    }
+
+    #[test]
+    fn a_decision_that_is_too_long_or_has_a_wrong_number_is_found() {
+        let pages = |second: &str, text: &str| {
+            let path = |name: &str| format!("docs/decisions/{name}");
+            [(path("0000-template.md"), "a".to_owned()), (path(second), text.to_owned())]
+        };
+        assert_eq!(wrong_decisions(&pages("0001-b.md", &"a ".repeat(150))), Vec::<String>::new());
+        only(wrong_decisions(&pages("0001-b.md", &"a ".repeat(151))), "has 151 words");
+        only(wrong_decisions(&pages("0002-b.md", "a")), "docs/decisions/0002-b.md: number 0001 comes next");
+        only(
+            wrong_decisions(&pages("0000-b.md", "a")),
+            "docs/decisions/0000-template.md: number 0001 comes next",
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Decides which miss a `set` fills, if any. Decision 0006 gives the reasons.
+//! Decides which miss a `set` fills, if any. Decision 0005 gives the reasons.
 
 use crate::guard::inputs::Now;
 use crate::guard::tag_version::Versions;

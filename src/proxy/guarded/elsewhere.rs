@@ -1,4 +1,4 @@
-//! Invalidations in the other placement of a pool whose servers change (docs/decisions/0015).
+//! Invalidations in the other placement of a pool whose servers change (docs/decisions/0013).
 //!
 //! What invalidates a key or a tag where it is read also invalidates it where processes of an adjacent step read it, and is
 //! acknowledged once both are done. The previous placement comes first.

@@ -1,7 +1,7 @@
 //! `flush_all`: sent to every server of every pool, and acknowledged only if all of them succeed.
 //!
 //! In a pool that fails over, the servers keep the records of where their keys are, and whatever empties all of them at once costs
-//! guarded keys a window ([decision 0026](../../../docs/decisions/0026-how-is-a-pool-that-fails-over-flushed.md)). So these are
+//! guarded keys a window ([decision 0011](../../../docs/decisions/0011-how-is-the-place-of-a-server-agreed-on.md)). So these are
 //! flushed one after the other, and before the next one the copies that one has lost are restored from the two others.
 
 use std::future::{Future, poll_fn};

@@ -132,7 +132,7 @@ fn what_a_pool_sets_is_found_by_its_next_get_unless_it_passes_for_the_fill_of_an
     assert!(sets > 100 && lost < sets / 2, "{lost} of {sets} sets were lost: {LOST_BY_POOLS}");
 }
 
-/// Why sets of a pool are lost: docs/decisions/0006-which-miss-a-set-fills.md.
+/// Why sets of a pool are lost: docs/decisions/0005-which-miss-a-set-fills.md.
 const LOST_BY_POOLS: &str =
     "a set may pass for the fill of a miss on another connection, but not half of them";
 
