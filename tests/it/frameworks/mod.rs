@@ -152,6 +152,19 @@ fn dogpile_cache_sees_through_a_value_that_is_stale_after_its_exptime() {
 }
 
 #[test]
+fn dogpile_cache_with_its_own_lock_needs_no_preset() {
+    let Builds { all, most_at_once, .. } = builds(&DOGPILE_LOCKED, "");
+    assert_eq!(most_at_once, 1, "{all} builds in all");
+}
+
+/// They outlive the library's expiry, so Kennel cannot tell from the exptime that they are stale.
+#[test]
+fn dogpile_cache_without_exptimes_is_built_by_every_process_without_max_ttl() {
+    let Builds { all, most_at_once, .. } = builds(&DOGPILE_ENDLESS, "preset = \"dogpile\"");
+    assert!(most_at_once > PROCESSES / 2, "{all} builds, {most_at_once} at once");
+}
+
+#[test]
 fn symfonys_get_builds_one_at_a_time_with_its_preset_except_by_chance() {
     is_built_by_one_at_a_time(&SYMFONY, "preset = \"symfony\"");
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{Fleet, fleet, rule, text, with_one_copy_and_two};
+use super::{Fleet, fleet, recipes, rule, text, with_one_copy_and_two};
 use crate::libraries::{go, node, php, python, root, ruby};
 use crate::world::{Kennel, Memcached};
 
@@ -83,18 +83,20 @@ fn gomemcache_uses_every_kind() {
     must_work(fleet, "gomemcache_kinds.go", go(), &[]);
 }
 
-/// The lines between "example: KIND" and "end" in a comment, for each kind.
+/// The lines between "example: NAME" and "end" in a comment, without their common indentation.
 fn examples(script: &str) -> Vec<(String, String)> {
     let mut examples = Vec::new();
     let mut current: Option<(String, String)> = None;
+    let mut indentation = "";
     for line in script.lines() {
         let comment = line.trim_start_matches(['#', '/', ' ']);
         if let Some(kind) = comment.strip_prefix("example: ") {
             current = Some((kind.to_owned(), String::new()));
+            indentation = &line[..line.len() - line.trim_start().len()];
         } else if comment == "end" {
             examples.extend(current.take());
         } else if let Some((_, text)) = &mut current {
-            *text += &format!("{line}\n");
+            *text += &format!("{}\n", line.strip_prefix(indentation).unwrap_or(line));
         }
     }
     examples
@@ -103,15 +105,17 @@ fn examples(script: &str) -> Vec<(String, String)> {
 #[test]
 fn the_examples_of_the_page_are_those_of_the_programs_that_run() {
     let page = fs::read_to_string(root().join("docs/structures.md")).expect("the page");
-    let script = "pymemcache_kinds.py";
-    let text = fs::read_to_string(here().join(script)).expect("the script");
-    let examples = examples(&text);
-    assert_eq!(examples.len(), 7, "{script}");
-    for (kind, example) in examples {
-        let block = format!("```python\n{example}```\n");
-        assert!(page.contains(&block), "docs/structures.md does not show {kind} of {script}");
+    let kinds = (here().join("pymemcache_kinds.py"), 7);
+    let recipes = (recipes::here().join("recipes.py"), 4);
+    for (script, count) in [kinds, recipes] {
+        let examples = examples(&fs::read_to_string(&script).expect("the script"));
+        assert_eq!(examples.len(), count, "{script:?}");
+        for (name, example) in examples {
+            let block = format!("```python\n{example}```\n");
+            assert!(page.contains(&block), "docs/structures.md does not show {name} of {script:?}");
+        }
     }
-    assert_eq!(page.matches("```python\n").count(), 7, "blocks that are no example");
+    assert_eq!(page.matches("```python\n").count(), 11, "blocks that are no example");
     for script in fs::read_dir(here()).expect("the scripts") {
         let name = script.expect("a script").file_name().into_string().expect("UTF-8");
         assert!(

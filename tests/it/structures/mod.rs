@@ -8,6 +8,7 @@ mod counter;
 mod list;
 mod lock;
 mod log;
+mod recipes;
 mod refused;
 mod table;
 mod seen;
