@@ -33,7 +33,7 @@ pub enum BumpEnd {
 }
 
 impl Bump {
-    /// Begins a bump.
+    /// Begins a bump, and returns the first commands to send.
     pub fn start(inputs: &Inputs<'_>) -> (Bump, Commands) {
         let bump = Bump { first: None, tried: None, storing: None, from: None, rounds: 0 };
         (bump, get_copies(0, inputs.copies).collect())

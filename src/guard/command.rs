@@ -27,7 +27,7 @@ impl Cas {
 /// Which item a command addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ItemRef {
-    /// The guarded key.
+    /// The item under the client's own key.
     Value,
     /// The lock of the guarded key, on the same server.
     Lock,
@@ -112,7 +112,7 @@ impl GetFlags {
 /// Under which condition a value is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StoreMode {
-    /// Always.
+    /// Stores whatever is there.
     Set,
     /// Only if the key is absent.
     Add,
@@ -174,9 +174,9 @@ pub struct Item {
     pub value: Bytes,
     /// Size of the value in bytes, also if the value was not requested.
     pub size: usize,
-    /// The client's flags.
+    /// Client flags of the item.
     pub flags: u32,
-    /// Its CAS.
+    /// CAS number of the item, with its epoch.
     pub cas: Cas,
     /// Remaining TTL in whole seconds, rounded up; `None`: it never expires.
     pub ttl: Option<u32>,

@@ -59,7 +59,7 @@ pub enum DeleteEnd {
 }
 
 impl Delete {
-    /// Begins a delete.
+    /// Begins a delete, and returns the first commands to send.
     pub fn start(inputs: &Inputs<'_>) -> (Delete, Commands) {
         Delete::with_removal(Removal::default(), inputs)
     }

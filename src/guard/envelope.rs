@@ -43,7 +43,7 @@ pub const MAX_HEADER: usize = 16 * 1024;
 /// The name of a tag, without the prefix of its key.
 pub type TagName = SmallVec<[u8; 24]>;
 
-/// Names of tags.
+/// Names of tags, without the prefix of their keys.
 pub type TagNames = Vec<TagName>;
 
 /// Tags with their versions, in the order of the rule.
@@ -93,7 +93,7 @@ pub fn built_at(ms: u64, stub: u32) -> u64 {
 pub enum Opened<E = Envelope> {
     /// A guarded value: everything from `payload_at` on is the client's.
     Sealed {
-        /// The header.
+        /// Header in front of the value.
         envelope: E,
         /// Length of the header in bytes, at most that of the item.
         payload_at: usize,
@@ -175,7 +175,7 @@ impl<'a> Header<'a> {
         TagsIter { rest: &self.tags[1..] }
     }
 
-    /// Copies the header.
+    /// Copies the header out of the item's bytes.
     pub fn to_owned(&self) -> Envelope {
         let Header { stale_for, built_at, rebuild, fence, .. } = *self;
         let tags = self.tags().map(|(n, v)| (n.into(), v)).collect();

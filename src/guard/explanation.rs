@@ -26,7 +26,7 @@ pub enum Verdict {
     Fresh(Option<u32>),
     /// Served while one client rebuilds it.
     Stale {
-        /// Why.
+        /// All reasons for which it is stale.
         why: StaleReasons,
         /// Milliseconds since its soft expiry; 0 if that has not passed.
         expired_ms: u64,

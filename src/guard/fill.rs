@@ -71,9 +71,9 @@ struct TagLookup {
 /// How a fill ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FillEnd {
-    /// It is stored.
+    /// The value has been stored.
     Stored {
-        /// Its CAS.
+        /// CAS number of the stored item.
         cas: Cas,
         /// Without an envelope, because it would have been too large.
         plain: bool,
@@ -94,7 +94,7 @@ pub enum FillEnd {
 }
 
 impl Fill {
-    /// Begins a fill.
+    /// Begins a fill, and returns the first commands to send.
     pub fn start(
         token: &MissToken,
         new_value: NewValue,

@@ -13,11 +13,11 @@ use crate::metrics::StaleReason;
 /// A value that may be served.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Hit {
-    /// The client's bytes.
+    /// Value without its header.
     pub payload: Bytes,
-    /// The client's flags.
+    /// Client flags of the value.
     pub flags: u32,
-    /// The item's CAS.
+    /// CAS number of the item.
     pub cas: Cas,
     /// Whole seconds until its soft expiry; `None` if it has none. Zero if stale.
     pub ttl: Option<u32>,
@@ -59,7 +59,7 @@ pub struct StaleReasons {
 }
 
 impl StaleReasons {
-    /// Whether any holds.
+    /// Whether the value is stale for at least one reason.
     pub fn any(self) -> bool {
         self.expired || self.tag || self.tag_unread || self.fence || self.marked
     }

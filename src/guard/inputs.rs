@@ -15,7 +15,7 @@ pub struct Now {
 /// What a decision depends on, besides the replies.
 #[derive(Debug, Clone, Copy)]
 pub struct Inputs<'a> {
-    /// The rule's policy.
+    /// Policy of the key's rule.
     pub policy: &'a Policy,
     /// The names of the rule's tags for this key, followed by those that a state machine has added with
     /// `Step::AddTags`.
@@ -38,7 +38,7 @@ pub struct Inputs<'a> {
     pub tag_fences: &'a [[u64; 2]],
     /// The other fences that count for them, 0 where there is none.
     pub inherited_tag_fences: &'a [[u64; 2]],
-    /// The current time.
+    /// Time at which the machine runs: the guard reads no clock.
     pub now: Now,
     /// Whether this request may wait: nothing is pipelined behind it and its connection holds no lease.
     pub may_wait: bool,

@@ -31,7 +31,7 @@ pub use change::{Change, Count, Counted, ModifyEnd};
 pub use state::Modify;
 
 impl Modify {
-    /// Begins a command.
+    /// Begins the command, and returns the first commands to send.
     pub fn start(change: Change, inputs: &Inputs<'_>) -> (Modify, Commands) {
         Modify::with_condition(change, None, inputs)
     }

@@ -116,10 +116,10 @@ impl<B> InFlightRead<B> {
     }
 }
 
-/// What is read.
+/// A read of a key under a rule with `near`.
 #[derive(Debug, Clone, Copy)]
 pub struct NearRequest<'a> {
-    /// The key.
+    /// Key that is read.
     pub key: &'a [u8],
     /// The tags that the rule names for the key.
     pub tags: &'a [TagName],
@@ -132,7 +132,7 @@ pub struct NearRequest<'a> {
 /// How a request proceeds.
 #[derive(Debug)]
 pub enum NearLookup<B> {
-    /// Serve this value.
+    /// A kept value that may be served.
     Hit(Rc<NearValue>),
     /// Wait for the result of this read.
     Join(Rc<InFlightRead<B>>),

@@ -11,9 +11,9 @@ use super::stub::StubId;
 /// A value as sent by the client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NewValue {
-    /// Its bytes.
+    /// Value that the client sent.
     pub body: Bytes,
-    /// The client's flags.
+    /// Client flags of the value.
     pub flags: u32,
     /// How long it is fresh. [`Expiry::Expired`] is not allowed: the caller sends a delete instead.
     pub expiry: Expiry,

@@ -36,9 +36,9 @@ const MAX_REMOVED: usize = 8;
 /// A value built while no server answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutageValue {
-    /// The client's bytes.
+    /// Value that a client has built.
     pub payload: Bytes,
-    /// The client's flags.
+    /// Client flags of the value.
     pub flags: u32,
 }
 
@@ -65,11 +65,11 @@ pub enum OutageRead {
 /// What a reader asks for.
 #[derive(Debug, Clone, Copy)]
 pub struct OutageRequest<'a> {
-    /// The key.
+    /// Key whose server gives no answer.
     pub key: &'a [u8],
-    /// Its tags.
+    /// Names of the key's tags.
     pub tags: &'a [TagName],
-    /// The connection.
+    /// Connection that asks.
     pub owner: Owner,
     /// Whether it may wait: see [`Inputs::may_wait`](super::Inputs::may_wait).
     pub may_wait: bool,

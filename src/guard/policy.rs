@@ -107,7 +107,7 @@ impl Policy {
 pub enum OnInvalidate {
     /// The old value, which may be served as stale.
     Stale,
-    /// Nothing.
+    /// Nothing may be served afterwards.
     Drop,
 }
 

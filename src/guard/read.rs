@@ -97,7 +97,7 @@ enum State {
 }
 
 impl Read {
-    /// Begins a read.
+    /// Begins a read, and returns the first commands to send.
     pub fn start(inputs: &Inputs<'_>) -> (Read, Commands) {
         Read::with_options(ReadOptions::default(), inputs)
     }

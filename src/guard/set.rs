@@ -49,9 +49,9 @@ enum State {
 /// How a `set` without a miss ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetEnd {
-    /// It is stored.
+    /// The value has been stored.
     Stored {
-        /// Its CAS.
+        /// CAS number of the stored item.
         cas: Cas,
         /// Without an envelope, because it would have been too large.
         plain: bool,

@@ -22,7 +22,7 @@ pub struct Cas {
 pub struct Command {
     /// The item that it is for. [`Operation::GetMany`] has keys of its own, and none here.
     pub key: ItemKey,
-    /// What it does.
+    /// What the command does to the item.
     pub operation: Operation,
 }
 
@@ -54,9 +54,9 @@ pub enum Operation {
     GetMany(Keys),
     /// `ms`. The reply is [`Reply::Stored`], [`Reply::NotStored`], [`Reply::Exists`] or [`Reply::Absent`].
     Store {
-        /// Under which condition.
+        /// Condition under which it stores.
         mode: Mode,
-        /// The value.
+        /// Bytes to store.
         value: Bytes,
         /// The flags of the client that stored it.
         flags: u32,
@@ -72,9 +72,9 @@ pub enum Operation {
     },
     /// `ma`, which creates a number that is not there. The reply is a [`Reply::Number`] or [`Reply::NotANumber`].
     Count {
-        /// Subtracts.
+        /// Whether it subtracts.
         decr: bool,
-        /// How much.
+        /// Number to add or subtract.
         delta: u64,
         /// The number that it creates.
         initial: u64,
@@ -109,7 +109,7 @@ pub struct Value {
     pub data: Bytes,
     /// The flags of the client that stored it.
     pub flags: u32,
-    /// Its CAS.
+    /// CAS number of the item.
     pub cas: Cas,
     /// The seconds that it still lives; `None`: for ever.
     pub ttl: Option<u32>,
@@ -132,7 +132,7 @@ pub enum Reply {
     NotStored,
     /// The item has another CAS.
     Exists,
-    /// Done.
+    /// Carried out, without a value to return.
     Done,
     /// The number after the change, and the CAS and remaining seconds of the item.
     Number(u64, Cas, Option<u32>),

@@ -192,7 +192,6 @@ enum PartState {
     Stored,
 }
 
-/// An append.
 #[derive(Debug)]
 struct Append {
     keys: Vec<ItemKey>,

@@ -46,7 +46,7 @@ pub(super) enum Order {
     NotKept,
 }
 
-/// What happens next.
+/// What a machine wants next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// These commands are sent in one round trip.
@@ -71,7 +71,7 @@ pub enum Side {
 pub enum Outcome {
     /// The reply to a read.
     Value {
-        /// The value.
+        /// Value for the client.
         data: Bytes,
         /// The flags of the client that stored it, 0 if several have.
         flags: u32,
@@ -80,7 +80,7 @@ pub enum Outcome {
         /// The seconds that it still lives; `None`: for ever, or not known.
         ttl: Option<u32>,
     },
-    /// There is nothing.
+    /// The client receives a miss.
     Miss,
     /// Stored: the client has this lock from now on.
     Locked(Box<Hold>),
@@ -92,7 +92,7 @@ pub enum Outcome {
     Exists,
     /// The item ends at another time. Its flags and CAS.
     Touched(u32, u64),
-    /// Deleted.
+    /// The client receives `DELETED`.
     Deleted,
     /// There was nothing to delete.
     NotFound,

@@ -7,20 +7,20 @@ pub enum Request<'a> {
     Get,
     /// A command with a value.
     Store {
-        /// Which one.
+        /// Which of the storage commands.
         verb: Verb,
-        /// The value.
+        /// Value that the client sent.
         data: &'a [u8],
-        /// The client's flags.
+        /// Client flags of the value.
         flags: u32,
         /// As memcached interprets it.
         exptime: i64,
     },
     /// `incr`, `decr`, `ma`.
     Count {
-        /// Subtracts.
+        /// Whether it subtracts.
         decr: bool,
-        /// How much.
+        /// Number to add or subtract.
         delta: u64,
         /// The number to create and its exptime, if the client says so. `None`: that of the rule.
         initial: Option<(u64, Option<i64>)>,
@@ -51,6 +51,6 @@ pub enum Verb {
     Prepend,
     /// `cas`, with the number that the client was shown.
     Cas(u64),
-    /// Any other.
+    /// Any other storage command.
     Other,
 }

@@ -134,7 +134,6 @@ fn replace(key: &ItemKey, names: impl Iterator<Item = (Bytes, bool)>, cas: Cas) 
     Command { key: key.clone(), operation }
 }
 
-/// Notes a name.
 #[derive(Debug)]
 struct Note {
     names: ItemKey,

@@ -47,7 +47,7 @@ pub enum KnownMiss {
 /// The sender of a `set`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Writer {
-    /// Its connection.
+    /// Connection that writes.
     pub owner: Owner,
     /// What that connection remembers.
     pub known_miss: KnownMiss,

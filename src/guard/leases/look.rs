@@ -20,7 +20,7 @@ pub struct KeyLook {
     pub no_wait_ms: u64,
 }
 
-/// A lease.
+/// What an explanation shows of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseLook {
     /// The number of the client's connection.
@@ -38,7 +38,7 @@ pub struct LeaseLook {
 /// A key whose value is being built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveLease {
-    /// The key.
+    /// Key that is leased.
     pub key: Box<[u8]>,
     /// When the lease was granted, on the monotonic clock in ms.
     pub since: u64,

@@ -25,7 +25,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Matches no item.
+    /// Nothing was observed: matches no item.
     pub fn none() -> Observed {
         Observed { cas: Cas::NONE, stub: None, origin: None, fence: 0, plan: 0, versions: Versions::new() }
     }

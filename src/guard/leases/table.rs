@@ -75,9 +75,9 @@ pub enum AfterHit {
 /// A lease that was not ended by its client, and the commands that release it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// Its key.
+    /// Key of the lease.
     pub key: Box<[u8]>,
-    /// How it ended.
+    /// Why the lease ended, as its metric's label says.
     pub end: LeaseEnd,
     /// Commands of one round trip to the key's server.
     pub commands: Commands,

@@ -20,7 +20,7 @@ pub(in crate::guard) const NO_WAIT_MS: u64 = 60_000;
 /// The result of a request to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// The request waits.
+    /// The request is among those that wait.
     Waits {
         /// For [`Leases::stop_waiting`].
         waiter: u64,
@@ -50,7 +50,7 @@ pub enum PollResult {
     Unchanged,
     /// Another client has taken the stub or lock over.
     TakenOver,
-    /// A value.
+    /// The poll found a value.
     Filled,
     /// The rebuild was given up.
     Freed,

@@ -12,7 +12,7 @@ use super::table::{Ended, Leases};
 /// A build of a key, by a client that has a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Build {
-    /// The client.
+    /// Connection of the client that builds.
     pub owner: Owner,
     /// When it received its miss, on the monotonic clock in ms.
     pub began: u64,

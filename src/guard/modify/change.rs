@@ -39,7 +39,7 @@ pub enum Change {
     },
     /// `cas`: store if the item has this CAS number.
     Cas {
-        /// The CAS number.
+        /// CAS number that the client compares with.
         number: u64,
         /// The value to store.
         new_value: NewValue,
@@ -68,7 +68,7 @@ pub enum Change {
 pub struct Count {
     /// Decrement instead of increment.
     pub decr: bool,
-    /// The amount.
+    /// Number to add or subtract.
     pub delta: u64,
     /// `C`: only if the item has this CAS number.
     pub compare: Option<u64>,
@@ -83,9 +83,9 @@ pub struct Count {
 /// The result of `incr`, `decr` and `ma`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Counted {
-    /// The new number.
+    /// Number after the command.
     pub number: u64,
-    /// The item's CAS.
+    /// CAS number of the stored item.
     pub cas: Cas,
     /// Whole seconds until the soft expiry that the item had; `None` if it had none or was created.
     pub ttl: Option<u32>,
@@ -121,7 +121,7 @@ pub enum ModifyEnd {
     Stored(Cas),
     /// `append`, `prepend`: stored.
     Extended {
-        /// The item's CAS.
+        /// CAS number of the stored item.
         cas: Cas,
         /// New length of the value in bytes.
         size: usize,

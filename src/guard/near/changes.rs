@@ -20,11 +20,11 @@ pub struct Changes {
 /// What a change affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Changed<'a> {
-    /// One key.
+    /// A change of this key.
     Key(&'a [u8]),
     /// All values with this tag.
     Tag(&'a [u8]),
-    /// Every key.
+    /// A change of every key, as by `flush_all`.
     Everything,
 }
 

@@ -18,7 +18,6 @@ pub(super) enum Needs {
 
 /// A command, or several, on one value.
 pub(super) trait Edit: Debug {
-    /// How it ends.
     type End: Debug;
 
     /// Whether it may change the value.

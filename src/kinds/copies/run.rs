@@ -18,12 +18,10 @@ const MAX_RETRY_MS: u64 = 2_000;
 /// the first, and fails if the second is given another life meanwhile.
 const LOOKS: u32 = 4;
 
-/// What happens next.
 #[derive(Debug)]
 pub(super) enum Progress<E> {
     /// These commands are sent in one round trip, each to the server of one copy.
     Send(Vec<(Side, Command)>),
-    /// It has ended.
     Done(E),
 }
 

@@ -19,7 +19,6 @@ pub(super) const SLOT_FULL: &str = "SERVER_ERROR the slot of the log is full unt
 /// How often an append is tried whose part others create or evict at the same time.
 pub(super) const MAX_ROUNDS: usize = 4;
 
-/// An append.
 #[derive(Debug)]
 pub(super) struct Append {
     own: ItemKey,
@@ -39,7 +38,6 @@ enum AppendStep {
     Begin,
     /// Reserves its place, and appends the entry to the part of the last place that is known.
     Both,
-    /// Reserves its place.
     Reserving,
     /// Stores the entry as the first of its part.
     Creating,

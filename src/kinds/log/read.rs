@@ -15,7 +15,6 @@ use crate::error::Failure;
 /// The largest answer, in bytes: the largest item that memcached returns by default.
 const MAX_ANSWER: u64 = 1024 * 1024;
 
-/// A read.
 #[derive(Debug)]
 pub(super) struct Read {
     own: ItemKey,
