@@ -81,14 +81,14 @@ pub enum Operation {
     SaslList,
     /// The start of a SASL authentication.
     SaslAuth,
-    /// Its continuation.
+    /// SASL: continuation of an authentication.
     SaslStep,
     /// memcached does not know it either. This includes `verbosity`.
     Unknown,
 }
 
 impl Opcode {
-    /// What it does.
+    /// What the opcode does, quiet or not.
     pub fn operation(self) -> Operation {
         match self.0 {
             0x00 | 0x09 => Operation::Get { with_key: false },
@@ -125,7 +125,7 @@ impl Opcode {
 /// The status of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// Done.
+    /// 0x00: carried out.
     Success,
     /// There is no such item.
     NotFound,

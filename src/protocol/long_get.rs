@@ -32,7 +32,7 @@ pub enum Part<'a> {
     Incomplete,
     /// This number of spaces and no complete key.
     Spaces(usize),
-    /// Some keys.
+    /// Some more keys of the line.
     Keys {
         /// A `get` for these keys. In the last part it may have none.
         request: Request<'a>,

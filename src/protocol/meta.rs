@@ -66,7 +66,7 @@ pub struct Options {
 }
 
 impl Meta<'_> {
-    /// Parses the flags.
+    /// What the flags ask for.
     pub fn options(&self) -> Options {
         let mut options = Options {
             value: false,

@@ -212,9 +212,9 @@ pub struct Values<'a>(&'a [u8]);
 /// One value of a `get` reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Value<'a> {
-    /// The key.
+    /// Key of the value.
     pub key: &'a [u8],
-    /// The client's flags.
+    /// Client flags of the value.
     pub flags: u32,
     /// The data block, without its CRLF.
     pub data: &'a [u8],
@@ -287,7 +287,7 @@ impl Status {
 /// A complete [`Shape::Meta`] reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MetaReply<'a> {
-    /// The first word.
+    /// First word of the line.
     pub status: Status,
     /// The return flags as sent, without the status and the size. For [`Status::Me`], the rest of the line.
     pub flags: &'a [u8],

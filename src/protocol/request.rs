@@ -24,7 +24,7 @@ pub enum Request<'a> {
     Store(Store<'a>),
     /// `incr`, `decr`.
     Arith {
-        /// The key.
+        /// Key that memcached would accept.
         key: &'a [u8],
         /// Whether the command is `decr`.
         decr: bool,
@@ -35,7 +35,7 @@ pub enum Request<'a> {
     },
     /// `touch`.
     Touch {
-        /// The key.
+        /// Key that memcached would accept.
         key: &'a [u8],
         /// The new exptime, as memcached reads it (see [`Store::exptime`]).
         exptime: i64,
@@ -44,7 +44,7 @@ pub enum Request<'a> {
     },
     /// `delete`.
     Delete {
-        /// The key.
+        /// Key that memcached would accept.
         key: &'a [u8],
         /// Whether the client wants no reply.
         noreply: bool,
@@ -163,9 +163,9 @@ pub enum Verb {
 /// A storage command with its data block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Store<'a> {
-    /// The command.
+    /// Which of the storage commands.
     pub verb: Verb,
-    /// The key.
+    /// Key that memcached would accept.
     pub key: &'a [u8],
     /// The client's flags: the low 32 bits of the number sent, as in memcached.
     pub flags: u32,
@@ -195,10 +195,10 @@ pub enum MetaVerb {
     Debug,
 }
 
-/// A meta command.
+/// A meta command with its flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meta<'a> {
-    /// The command.
+    /// Which of the meta commands.
     pub verb: MetaVerb,
     /// The key as sent: base64 if the flag `b` is set. Empty for `mn`.
     pub key: &'a [u8],
@@ -223,9 +223,9 @@ pub enum Parsed<'a> {
         /// A lower bound on the number of missing bytes, 1 if unknown: a hint for the size of the buffer.
         at_least: usize,
     },
-    /// A complete request.
+    /// A complete request is in the buffer.
     Request {
-        /// The request.
+        /// The request, borrowed from the buffer.
         request: Request<'a>,
         /// The length of the request in bytes, from the front of the buffer.
         consumed: usize,

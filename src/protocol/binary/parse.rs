@@ -21,7 +21,7 @@ const DOES_NOT_CREATE: u32 = u32::MAX;
 pub struct Request<'a> {
     /// What its reply repeats of it.
     pub head: Head,
-    /// The command.
+    /// What the packet asks for.
     pub command: Command<'a>,
 }
 
@@ -31,34 +31,34 @@ pub struct Request<'a> {
 pub enum Command<'a> {
     /// `get` and `gat`.
     Get {
-        /// The key.
+        /// Key, which may contain any bytes.
         key: &'a [u8],
         /// The new exptime, for `gat`.
         exptime: Option<i64>,
     },
     /// `touch`.
     Touch {
-        /// The key.
+        /// Key, which may contain any bytes.
         key: &'a [u8],
-        /// The new exptime.
+        /// New exptime, as the packet has it.
         exptime: i64,
     },
     /// `set`, `add`, `replace`, `append`, `prepend`.
     Store(Store<'a>),
     /// `delete`.
     Delete {
-        /// The key.
+        /// Key, which may contain any bytes.
         key: &'a [u8],
         /// Only if the item has this CAS.
         cas: u64,
     },
     /// `increment`, `decrement`.
     Count {
-        /// The key.
+        /// Key, which may contain any bytes.
         key: &'a [u8],
         /// Whether the command is `decrement`.
         decr: bool,
-        /// The amount.
+        /// Number to add or subtract.
         delta: u64,
         /// The exptime and the number of the item that is created if there is none.
         create: Option<(i64, u64)>,
@@ -90,13 +90,13 @@ pub enum Command<'a> {
 pub struct Store<'a> {
     /// The command. Never [`Verb::Cas`].
     pub verb: Verb,
-    /// The key.
+    /// Key, which may contain any bytes.
     pub key: &'a [u8],
     /// The client's flags; 0 for `append` and `prepend`.
     pub flags: u32,
     /// When it expires; 0 for `append` and `prepend`.
     pub exptime: i64,
-    /// The value.
+    /// Value to store.
     pub data: &'a [u8],
     /// Only if the item has this CAS. `add` and `replace` with a CAS are the same as `set` with it, as in memcached.
     pub cas: u64,
@@ -107,14 +107,14 @@ pub struct Store<'a> {
 pub enum SaslMessage<'a> {
     /// Requests the list of mechanisms.
     List,
-    /// Starts an authentication.
+    /// Begins an authentication with a mechanism.
     Auth {
         /// The name of the mechanism.
         mechanism: &'a [u8],
         /// The first message of the mechanism.
         data: &'a [u8],
     },
-    /// Continues it.
+    /// Continues an authentication.
     Step {
         /// The next message of the mechanism.
         data: &'a [u8],
@@ -142,7 +142,7 @@ pub enum Access {
     Open,
     /// It must, and has not.
     Unauthenticated,
-    /// It has.
+    /// The connection is authenticated.
     Authenticated,
 }
 
@@ -163,9 +163,9 @@ pub enum Parsed<'a> {
         /// A lower bound on the number of missing bytes, at least 1.
         at_least: usize,
     },
-    /// A complete request.
+    /// A complete request is in the buffer.
     Request {
-        /// The request.
+        /// The request, borrowed from the buffer.
         request: Request<'a>,
         /// Its length in bytes, from the front of the buffer.
         consumed: usize,
