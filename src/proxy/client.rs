@@ -35,7 +35,7 @@ pub(crate) const MAX_MOVED_MISSES: usize = 256;
 /// How often clients see through a stale value before it is logged: by chance, they also change what they have just read.
 const LOGGED_WHEN_SEEN: u64 = 10;
 
-/// One connection.
+/// What the pipeline knows of one client connection.
 pub struct Client {
     /// Identifies the connection for the lifetime of the process.
     pub owner: Owner,
@@ -62,7 +62,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A new connection.
+    /// A connection that has sent nothing yet.
     pub fn new(
         (owner, peer): (Owner, Peer),
         pending: Rc<PendingReplies>,

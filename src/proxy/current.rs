@@ -15,21 +15,21 @@ pub struct Current {
 /// Whether clients move to another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaving {
-    /// They stay.
+    /// Clients stay with this process.
     No,
     /// Between two requests, unless they may still fill a miss.
     WhenFree,
-    /// Between two requests.
+    /// Clients leave between two requests.
     Now,
 }
 
 impl Current {
-    /// The first pipeline.
+    /// Begins with this pipeline.
     pub fn new(proxy: Rc<Proxy>) -> Current {
         Current { proxy: RefCell::new(proxy), number: Cell::new(0), leaving: Cell::new(Leaving::No) }
     }
 
-    /// The pipeline.
+    /// The pipeline for the next request.
     pub fn proxy(&self) -> Rc<Proxy> {
         Rc::clone(&self.proxy.borrow())
     }

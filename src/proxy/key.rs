@@ -83,7 +83,6 @@ pub(crate) struct StructureKey {
     pub(crate) structure: usize,
     /// Index of the server that has all items of the structure.
     pub(crate) server: usize,
-    /// The key.
     pub(crate) key: SmallVec<[u8; 32]>,
     /// The length of the structure's own key. What follows it names a part.
     pub(crate) length: usize,
@@ -103,7 +102,6 @@ pub(crate) struct GuardedKey {
     pub(crate) guard: usize,
     /// Where the key is kept.
     pub(crate) place: Place,
-    /// The key.
     pub(crate) key: SmallVec<[u8; 32]>,
     /// The names of its tags: those of the rule, then those that came with a value.
     pub(crate) tags: SmallVec<[TagName; 2]>,

@@ -13,7 +13,6 @@ const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
 /// memcached's reply to a count of an item that is no number.
 const NOT_A_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value";
 
-/// Appends a command.
 pub fn encode(Command { key, operation }: &Command, out: &mut BytesMut) {
     let start = |out: &mut BytesMut, word: &[u8]| {
         out.extend_from_slice(word);
@@ -91,13 +90,11 @@ fn number(out: &mut BytesMut, before: &[u8], number: impl itoa::Integer) {
 pub enum Expected {
     /// An item with its value.
     Item,
-    /// Several items.
     Items,
     /// The size of an item.
     Size,
     /// Whether it was stored.
     Stored,
-    /// A number.
     Number,
     /// Whether it was deleted.
     Deleted,

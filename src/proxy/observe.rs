@@ -399,9 +399,9 @@ impl Proxy {
 /// A request whose reply has a large value.
 #[derive(Debug, Clone, Copy)]
 pub struct LargeRead<'a> {
-    /// The client's command.
+    /// Command of the client that reads.
     pub command: Command,
-    /// The key.
+    /// Key of the large value.
     pub key: &'a [u8],
     /// The index of its rule.
     pub rule: usize,

@@ -39,7 +39,7 @@ use crate::upstream::pending_replies::PendingReplies;
 use crate::upstream::pool::Pool;
 use crate::upstream::{Address, OtherKind};
 
-/// One worker's pipeline.
+/// The pipeline of one worker.
 pub struct Proxy {
     pub(super) plan: Arc<Plan>,
     pub(super) pools: Vec<Pool>,
@@ -74,11 +74,11 @@ pub struct Proxy {
 pub struct Shared {
     /// What the configuration means.
     pub plan: Arc<Plan>,
-    /// Leases and waiters.
+    /// Leases and waiters, shared with the other workers.
     pub leases: Arc<LeaseTable>,
     /// Keys whose server gives no answer.
     pub outages: Arc<OutageTable>,
-    /// Versions of tags.
+    /// Versions of tags that `tags.cache` lets it reuse.
     pub tag_cache: TagCache,
     /// Held by whoever flushes servers one after the other: two at once would take two of a record's three copies.
     pub flushing: Arc<Mutex<()>>,
@@ -96,7 +96,7 @@ pub struct Shared {
     pub builds: Arc<OpenBuilds>,
     /// Hashes keys for what outlives a configuration.
     pub hasher: KeyHasher,
-    /// The wall clock.
+    /// Wall clock, which tests replace.
     pub clock: Clock,
     /// When the process started: zero of the monotonic clock that all workers share.
     pub start: Instant,
@@ -218,7 +218,7 @@ impl Proxy {
         }
     }
 
-    /// This worker's metrics.
+    /// Counters of this worker.
     pub fn metrics(&self) -> &WorkerMetrics {
         &self.metrics
     }
@@ -285,7 +285,6 @@ impl Proxy {
         }
     }
 
-    /// The time now.
     pub(super) fn now(&self) -> Now {
         Now { wall: self.clock.now_ms(), mono: self.mono(Instant::now()) }
     }

@@ -39,7 +39,7 @@ pub struct Plan {
 
 /// What applies to the keys of one rule.
 pub struct RulePlan {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
     /// Index of the pool that holds the keys.
     pub pool: usize,

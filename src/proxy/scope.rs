@@ -126,7 +126,6 @@ impl<'a> CallScope<'a> {
         self.client.turn_time().saturating_duration_since(self.began)
     }
 
-    /// The request.
     pub(super) fn request(&self) -> SeenRequest<'a> {
         let CallScope { client, command, began, .. } = *self;
         SeenRequest { client, command, began, took: self.took() }

@@ -18,7 +18,7 @@ use super::process::{Membership, Processes};
 /// How the clients of a listener use their connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ConnectionUse {
-    /// To be detected.
+    /// To be detected from sets that follow misses.
     #[default]
     Auto,
     /// A client reads and writes a key on one connection.
@@ -30,7 +30,7 @@ pub enum ConnectionUse {
 }
 
 impl ConnectionUse {
-    /// The configuration's word.
+    /// Word of the configuration, such as `pooled`.
     pub fn word(self) -> &'static str {
         match self {
             ConnectionUse::Auto => "auto",

@@ -21,7 +21,6 @@ const MAX_REMOVED: usize = 8;
 /// The memory of one miss in bytes, in two trees whose nodes are three quarters full.
 const ENTRY_BYTES: usize = 4 * (size_of::<(u64, Miss)>() + size_of::<(u32, u64)>()) / 3;
 
-/// One miss.
 #[derive(Debug, Clone, Copy)]
 struct Miss {
     /// When it is removed.
@@ -100,7 +99,6 @@ impl Misses {
         self.misses.get(&key).is_some_and(|miss| miss.refused)
     }
 
-    /// Ends all misses.
     pub(super) fn end_all(&mut self) {
         *self = Misses::default();
     }

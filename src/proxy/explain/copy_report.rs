@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-/// A copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CopyReport {
     /// The server that has it; without a valid view, the one that the ring names.
@@ -11,7 +10,6 @@ pub struct CopyReport {
     pub standby: bool,
     /// The fence of its place, in hexadecimal; `None` without a valid view.
     pub fence: Option<String>,
-    /// Its state.
     pub state: CopyState,
     /// Why its state is not known.
     pub failure: Option<String>,

@@ -20,7 +20,7 @@ pub struct Explanation {
     pub asked_by: AskedBy,
     /// The sidecar that asked, as locks name it; `None` without one.
     pub sidecar: Option<String>,
-    /// The key.
+    /// What is asked about.
     pub key: KeyReport,
     /// How its commands are handled.
     pub class: Class,
@@ -54,20 +54,18 @@ pub struct Explanation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AskedBy {
-    /// A running sidecar.
+    /// A running sidecar has answered.
     Sidecar,
     /// The command line tool.
     Command,
 }
 
-/// A key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KeyReport {
     /// As text: control characters, backslashes and bytes that are no UTF-8 are written `\xNN`.
     pub text: String,
     /// In base64, exactly.
     pub base64: String,
-    /// Its length.
     pub bytes: usize,
 }
 
@@ -75,7 +73,6 @@ pub struct KeyReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// By the guard.
     Guarded,
     /// Forwarded as they are.
     Raw,
@@ -90,21 +87,17 @@ pub enum Class {
 /// A rule that matches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RuleReport {
-    /// Its name.
     pub name: String,
     /// Its index in `[[rules]]`, counted from 0.
     pub index: usize,
-    /// Its pattern.
     #[serde(rename = "match")]
     pub pattern: String,
     /// What the captures of the pattern have matched, from the left.
     pub captures: Vec<CaptureReport>,
 }
 
-/// A capture.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CaptureReport {
-    /// Its name.
     pub name: String,
     /// What it has matched.
     pub value: String,
@@ -113,7 +106,6 @@ pub struct CaptureReport {
 /// The rules that come before the one that applies, and do not match.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct EarlierRules {
-    /// Their number.
     pub count: usize,
     /// The last of them, at most 16.
     pub last: Vec<EarlierRule>,
@@ -122,11 +114,9 @@ pub struct EarlierRules {
 /// A rule that does not match.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EarlierRule {
-    /// Its name.
     pub name: String,
     /// Its index in `[[rules]]`, counted from 0.
     pub index: usize,
-    /// Its pattern.
     #[serde(rename = "match")]
     pub pattern: String,
 }
@@ -134,7 +124,6 @@ pub struct EarlierRule {
 /// Where a key is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlaceReport {
-    /// The pool.
     pub pool: String,
     /// The server that has the key.
     pub server: String,
@@ -165,7 +154,6 @@ pub enum ViewReport {
 /// What stands under a key.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ItemReport {
-    /// Its state.
     pub state: ItemState,
     /// Why it is stale, or not served, one word each: `fence`, `tag`, `tag_unread`, `expired`, `marked`, `placeholder`, `unreadable`.
     pub reasons: Vec<&'static str>,
@@ -201,7 +189,6 @@ pub struct ItemReport {
     pub stub: Option<StubReport>,
 }
 
-/// A structure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StructureReport {
     /// Its kind, as the configuration names it.
@@ -254,7 +241,6 @@ pub enum ItemState {
 /// The header of a guarded value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HeaderReport {
-    /// Its length.
     pub bytes: usize,
     /// Seconds for which the value may be served after its soft expiry.
     pub stale_for_s: u32,
@@ -268,7 +254,6 @@ pub struct HeaderReport {
     pub fence_counts: bool,
 }
 
-/// A stub.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StubReport {
     /// How long the build has lasted at least, in milliseconds.
@@ -300,10 +285,8 @@ pub struct LockReport {
     pub outdated: bool,
 }
 
-/// A tag.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TagReport {
-    /// Its name.
     pub name: String,
     /// Whether the value has it from its rule, or it came with the value.
     pub from: TagSource,
@@ -363,7 +346,6 @@ pub struct VersionReport {
 /// What one server has of a tag.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TagServerReport {
-    /// The server.
     pub server: String,
     /// Whether it is a standby server.
     pub standby: bool,
@@ -380,7 +362,6 @@ pub struct ElsewhereReport {
     pub list: OtherList,
     /// Whether it is the same server.
     pub same_server: bool,
-    /// The place.
     pub place: PlaceReport,
     /// What stands there; `None` if it is the same server.
     pub item: Option<ItemReport>,
@@ -399,11 +380,8 @@ pub enum OtherList {
 /// A server that has a reserved key.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FoundReport {
-    /// The pool.
     pub pool: String,
-    /// The server.
     pub server: String,
-    /// What stands there.
     pub item: ItemReport,
     /// What it records, if it is a lock.
     pub lock: Option<LockReport>,
@@ -428,7 +406,6 @@ pub struct LocalReport {
     pub outage: Option<OutageReport>,
 }
 
-/// A lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LeaseReport {
     /// The number of the client's connection, unique in the process.
@@ -461,7 +438,6 @@ pub struct OutageReport {
     pub waiters: usize,
     /// For how many milliseconds a value is kept; `None` if none is.
     pub kept_ms: Option<u64>,
-    /// Its bytes.
     pub kept_bytes: Option<usize>,
 }
 

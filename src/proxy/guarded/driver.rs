@@ -280,7 +280,6 @@ impl<M: Machine> Driver<M> {
         Some(replies)
     }
 
-    /// The machine.
     pub(super) fn machine(&self) -> &M {
         &self.machine
     }

@@ -67,7 +67,6 @@ impl MetaGet {
         MetaGet { read, tags, dialect, winner, exptime: flags.exptime }
     }
 
-    /// Its key.
     pub(crate) fn key(&self) -> &GuardedKey {
         &self.read.key
     }

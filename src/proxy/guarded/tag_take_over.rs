@@ -35,7 +35,6 @@ struct OneTag {
     rounds: u8,
     /// Its reads: the index of the reply, what was read, and the CAS that was found.
     missing: SmallVec<[(usize, ItemRef, Cas); 2]>,
-    /// Its previous places.
     places: SmallVec<[Place; 2]>,
     state: State,
 }

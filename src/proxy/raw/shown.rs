@@ -20,9 +20,7 @@ const META_WORDS: usize = 20;
 /// What is passed on for a server's reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
-    /// The reply.
     AsIs,
-    /// A miss.
     Miss,
     /// The value is empty. It is a miss if the item is a stub, whose TTL is at most this many seconds.
     UnlessStub(u32),

@@ -13,7 +13,6 @@ use crate::metrics::WaitEnd;
 /// Wakes one waiter with the reason.
 pub(crate) type WaitSender = oneshot::Sender<WaitEnd>;
 
-/// Its parts.
 pub(crate) const SHARDS: usize = 16;
 
 /// The lease table. It is sharded by key so that two workers rarely contend for a lock. Hits do not use it.

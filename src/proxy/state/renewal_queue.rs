@@ -14,7 +14,6 @@ use crate::proxy::key::GuardedKey;
 /// How many ended leases may be queued in addition to twice the number of active ones.
 const MAX_ENDED: usize = 1024;
 
-/// One worker's queue.
 #[derive(Default)]
 pub(crate) struct RenewalQueue {
     due: RefCell<BinaryHeap<Reverse<DueLease>>>,

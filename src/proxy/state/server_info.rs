@@ -6,7 +6,7 @@ use crate::metrics::{Metrics, Totals};
 
 /// Kennel as a memcached server, seen by its clients.
 pub struct ServerInfo {
-    /// All counters.
+    /// Counters of all workers, for `stats`.
     pub metrics: Arc<Metrics>,
     /// The maximum number of clients.
     pub max_connections: usize,

@@ -21,9 +21,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How often both copies of an item must have been found to be the same: a store without a reply may be carried out later.
 const LOOKS: u8 = 2;
 
-/// One worker's.
 pub(crate) struct Unfinished {
-    /// How much waits.
     waiting: Cell<usize>,
     /// The items with half a change, and how often each is still to be looked at.
     items: RefCell<HashMap<ItemKey, Rc<Cell<u8>>>>,
