@@ -34,7 +34,6 @@ pub(super) enum Reply {
     Incomplete,
     /// The endpoint does not know the command, or the key.
     Unknown,
-    /// The servers.
     Found(Cluster),
 }
 

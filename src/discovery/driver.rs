@@ -49,7 +49,7 @@ struct Looked {
 
 /// A configuration that must be put in force, because what was found has changed.
 pub struct Change {
-    /// The configuration.
+    /// Configuration to switch to, with the servers that were found.
     pub loaded: Loaded,
     phases: Vec<(usize, Phase<Found>)>,
 }
@@ -89,7 +89,7 @@ impl Discovery {
         self.show();
     }
 
-    /// What operators see.
+    /// What the status page and the metrics show of lookups.
     pub fn status(&self) -> Arc<dyn DiscoverySource> {
         Arc::clone(&self.status) as Arc<dyn DiscoverySource>
     }

@@ -18,7 +18,6 @@ use std::time::Duration;
 pub(super) enum Phase<T> {
     /// Nothing has been found yet.
     Unknown,
-    /// Only these.
     Settled(T),
     /// A change of the first to the second.
     Changing(T, T, Step),
@@ -108,7 +107,6 @@ impl<T: Clone + PartialEq> Settling<T> {
         self.settle = settle;
     }
 
-    /// This was found.
     pub(super) fn found(&mut self, now: Duration, found: T) {
         self.looked = now;
         self.latest = Some(found.clone());

@@ -9,7 +9,6 @@ use crate::metrics::{DiscoveredPool, DiscoverySource};
 pub(super) struct Status(Mutex<Vec<DiscoveredPool>>);
 
 impl Status {
-    /// Shows this.
     pub(super) fn show(&self, pools: Vec<DiscoveredPool>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = pools;
     }

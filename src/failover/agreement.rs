@@ -195,7 +195,7 @@ impl Agreement {
         self.inherits = fence;
     }
 
-    /// What operators see.
+    /// Where the keys are, for the metrics and the status page.
     pub fn status(&self, now: u64) -> Status {
         Status {
             view: self.view(now).map(|(view, _)| view),

@@ -51,9 +51,9 @@ pub struct Command {
 pub enum Reply {
     /// The item; empty if this read left the stub, or an earlier one did.
     Found(Vec<u8>, Cas),
-    /// There is none.
+    /// The item is not there.
     Absent,
-    /// Stored.
+    /// The write was carried out.
     Stored,
     /// The item has another CAS, or is gone.
     Conflict,

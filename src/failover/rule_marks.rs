@@ -23,7 +23,7 @@ pub struct RuleMark {
 /// A mark that is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RulesInUse {
-    /// What it says.
+    /// Rules and version that the mark names.
     pub mark: RuleMark,
     /// When it was first left, in ms since 1970, by the clock of whoever left it.
     pub since_ms: u64,

@@ -21,7 +21,6 @@ pub(super) struct Link {
 /// A meta command for a server.
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    /// The whole command.
     pub(super) bytes: Bytes,
     /// The epoch of the CAS that it names. It is sent over the connection of that epoch only.
     pub(super) cas_epoch: Option<u32>,

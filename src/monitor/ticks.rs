@@ -21,7 +21,6 @@ struct Shared {
 }
 
 impl Ticks {
-    /// Wakes all participants.
     pub(super) fn tick(&self) {
         self.shared.count.set(self.shared.count.get() + 1);
         self.shared.notify.notify_waiters();

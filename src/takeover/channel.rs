@@ -31,9 +31,9 @@ pub struct Channel {
 /// A message, and the open files that came with it.
 #[derive(Debug)]
 pub struct Received {
-    /// The message.
+    /// What the other process says.
     pub message: Message,
-    /// The files.
+    /// Files that came with the message.
     pub files: Vec<OwnedFd>,
 }
 

@@ -62,7 +62,7 @@ impl ControlSocket {
         Ok(ControlSocket { socket, path: path.to_owned(), is_ours: AtomicBool::new(true) })
     }
 
-    /// Its path.
+    /// Path of the bound socket.
     pub fn path(&self) -> &Path {
         &self.path
     }

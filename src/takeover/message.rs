@@ -14,10 +14,9 @@ use crate::session::ClientProtocol;
 pub const PROTOCOL: u32 = 1;
 /// The most clients of one message.
 pub const MAX_CLIENTS: usize = 12;
-/// The first field.
 const MAGIC: &str = "kennel-takeover";
 
-/// A message.
+/// What the two processes tell each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
     /// The first one: the sender asks to take over.
@@ -28,7 +27,7 @@ pub enum Message {
     Refused(String),
     /// A listener. Its sockets come with it.
     Listener {
-        /// Its configured address.
+        /// Address or path in the configuration.
         name: ListenerName,
         /// Whether its clients use connection pools.
         pooled: bool,
@@ -73,7 +72,7 @@ pub enum ReloadMode {
 /// What one process tells another of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MovedClient {
-    /// Its listener.
+    /// Listener that accepted the client.
     pub listener: ListenerName,
     /// The protocol that it has begun to speak.
     pub protocol: Option<ClientProtocol>,
@@ -106,7 +105,7 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 impl Message {
-    /// As bytes.
+    /// Encodes the message for the socket.
     pub fn encode(&self) -> Vec<u8> {
         let mut fields = vec![MAGIC.to_owned(), PROTOCOL.to_string()];
         let mut add = |name: &str, more: Vec<String>| {

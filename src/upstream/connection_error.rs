@@ -11,7 +11,7 @@ use crate::metrics::ConnectFailure;
 pub enum ConnectionError {
     /// Nobody listens at the address, there is no route to it, or its host name cannot be resolved.
     Unreachable(io::Error),
-    /// An I/O error.
+    /// Reading or writing has failed.
     Io(io::Error),
     /// The server closed it.
     Closed,

@@ -57,7 +57,6 @@ pub(super) trait BudgetedClient {
     fn was_active(&self) -> bool;
     /// Has the client's connection closed, and frees the large replies that have arrived for it.
     fn close(&self, why: CloseReason);
-    /// Wakes its task.
     fn wake(&self);
 }
 
@@ -89,7 +88,6 @@ impl MemoryBudget {
         Rc::new(MemoryBudget { budget, total, pool, at_hand, slots, clients, by_rank, metrics })
     }
 
-    /// Adds a client.
     pub(super) fn add(&self, id: u64, client: Weak<dyn BudgetedClient>) {
         self.clients.borrow_mut().insert(id, ClientEntry { client, idle_sweeps: 0 });
     }
@@ -196,7 +194,6 @@ impl MemoryBudget {
 /// One client's use of the budget, kept with its pending replies.
 pub(super) struct ClientUsage {
     pub(super) budget: Rc<MemoryBudget>,
-    /// The client's number.
     pub(super) id: u64,
     pub(super) rank: Cell<u32>,
     pub(super) bytes: Arc<ByteCount>,

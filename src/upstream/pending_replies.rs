@@ -145,7 +145,7 @@ impl PendingReplies {
         self.timing.get()
     }
 
-    /// Changes this.
+    /// Replaces what was measured so far.
     pub fn set_timing(&self, timing: Timing) {
         self.timing.set(timing);
     }

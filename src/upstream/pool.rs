@@ -16,7 +16,7 @@ use super::spec::{OnError, OtherKind, PoolSpec, ServerSpec};
 
 /// The part of a pool that all workers share.
 pub struct SharedPool {
-    /// Its name.
+    /// Name of the pool.
     pub name: String,
     ring: Ring,
     servers: Vec<Arc<Server>>,
@@ -199,7 +199,7 @@ impl Pool {
         }
     }
 
-    /// Its name.
+    /// Name of the pool.
     pub fn name(&self) -> &str {
         &self.shared.name
     }

@@ -71,7 +71,7 @@ pub enum Hash {
 /// Which part of a key is hashed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub enum HashedPart {
-    /// All of it.
+    /// The whole key is hashed.
     #[default]
     Whole,
     /// twemproxy's `hash_tag`: what stands between the first of one byte and the next of another, if that is not empty.
@@ -87,7 +87,7 @@ pub struct Scheme {
     pub distribution: Distribution,
     /// The hash function of keys: one of those of the distribution.
     pub hash: Hash,
-    /// What is hashed.
+    /// Part of the key that is hashed.
     pub part: HashedPart,
 }
 

@@ -10,7 +10,7 @@ use crate::pem::BadFile;
 /// `tls` and `auth` of a pool. The default is neither.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SecuritySpec {
-    /// TLS.
+    /// TLS towards the servers; without it, plain connections.
     pub tls: Option<TlsSpec>,
     /// A user and a password.
     pub auth: Option<AuthSpec>,

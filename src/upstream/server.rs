@@ -211,7 +211,7 @@ impl Server {
         &self.label
     }
 
-    /// Where it listens.
+    /// Address to connect to.
     pub fn address(&self) -> &Address {
         &self.address
     }

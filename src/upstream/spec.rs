@@ -34,7 +34,7 @@ pub enum Address {
 pub enum Lookup {
     /// `dns+name:port`: each address of the name is a server.
     Addresses {
-        /// The name.
+        /// Name to look up.
         name: String,
         /// The TCP port of all servers, 1–65535.
         port: u16,
@@ -46,7 +46,7 @@ pub enum Lookup {
     },
     /// `elasticache+name:port`: the servers that the configuration endpoint of a cluster names.
     Cluster {
-        /// The endpoint's host.
+        /// Host of the configuration endpoint.
         host: String,
         /// The endpoint's port, 1–65535.
         port: u16,
@@ -86,7 +86,7 @@ impl fmt::Display for Address {
 /// One server of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerSpec {
-    /// Where it listens.
+    /// Address to connect to.
     pub address: Address,
     /// Its share of the keys relative to the pool's other servers, at least 1.
     pub weight: u32,
@@ -193,7 +193,7 @@ pub struct OtherPlacement {
     pub servers: Vec<ServerSpec>,
     /// How keys are spread over them. It or the servers are others than those of the pool.
     pub scheme: Scheme,
-    /// What it is.
+    /// Which of the other lists it is.
     pub kind: OtherKind,
 }
 

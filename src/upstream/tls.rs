@@ -70,7 +70,6 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Reads the files.
     pub(super) fn read(spec: &TlsSpec) -> Result<Tls, Vec<BadFile>> {
         let bad = |key, path: Option<&PathBuf>| {
             let path = path.cloned().unwrap_or_default();

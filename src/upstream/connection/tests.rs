@@ -25,7 +25,6 @@ fn connection() -> Rc<Connection> {
     Connection::new(Arc::new(server), first_attempt, metrics.worker(0).server(0))
 }
 
-/// Records a wake-up.
 #[derive(Default)]
 struct Woken(AtomicBool);
 
