@@ -32,7 +32,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// How the admin server is configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdminSpec {
-    /// Where it listens.
+    /// Address of the admin listener.
     pub listen: ListenAddress,
     /// TLS, and the users that may look; all may if there is none.
     pub requirements: Requirements,
@@ -63,11 +63,8 @@ impl AdminSpec {
 pub(super) enum Needs {
     /// Nothing: probes have no passwords.
     Nothing,
-    /// To look.
     Look,
-    /// To see keys.
     Keys(Feature),
-    /// To change something.
     Change,
 }
 

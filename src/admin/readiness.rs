@@ -12,7 +12,7 @@ const READY: u8 = 1;
 const DRAINING: u8 = 2;
 
 impl Readiness {
-    /// The state "starting".
+    /// Says `starting` on `/readyz` until the sidecar is ready.
     pub fn new() -> Readiness {
         Readiness::default()
     }

@@ -30,7 +30,6 @@ use super::readiness::Readiness;
 use super::replies::{Body, TEXT, reply};
 use super::view::View;
 
-/// All of them.
 const ROUTES: &[Route] = &[
     page::PAGE,
     page::DATA,
@@ -51,7 +50,6 @@ const ROUTES: &[Route] = &[
     reload::ROUTE,
 ];
 
-/// One path.
 struct Route {
     path: &'static str,
     verb: Verb,
@@ -62,11 +60,9 @@ struct Route {
 /// The method of a route.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verb {
-    /// GET and HEAD.
     Get,
     /// GET: a stream that ends with the connection.
     Stream,
-    /// POST.
     Post,
 }
 

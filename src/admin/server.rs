@@ -142,7 +142,6 @@ pub(super) async fn serve(
     let _ = timeout(limits.grace, ended).await;
 }
 
-/// An open connection.
 struct Open {
     task: AbortHandle,
     activity: Activity,

@@ -30,7 +30,7 @@ pub struct ServerSlabs {
 /// A slab class: memory for items of up to one size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SlabClass {
-    /// Its number.
+    /// Number of the slab class, as in `stats slabs`.
     pub class: u32,
     /// The size of a chunk, which holds one item, in bytes.
     pub chunk_size: u64,

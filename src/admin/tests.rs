@@ -110,7 +110,6 @@ struct Server {
     done: JoinHandle<()>,
 }
 
-/// Open to everybody.
 fn open_to_all() -> AdminSpec {
     AdminSpec {
         listen: ListenAddress { host: "admin.example".to_owned(), port: 9111 },

@@ -84,7 +84,7 @@ pub struct ObservedKeys {
     pub keys_are_shown: bool,
     /// Since when, in seconds until now.
     pub seconds: f64,
-    /// The families.
+    /// What is known of each shape of keys.
     pub families: Families,
 }
 
@@ -123,7 +123,7 @@ pub struct Overview {
 /// A pool and its servers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PoolRow {
-    /// Its name.
+    /// Name of the pool in the configuration.
     pub name: String,
     /// Its servers, in the configuration's order.
     pub servers: Vec<ServerRow>,
@@ -136,7 +136,7 @@ pub struct PoolRow {
 /// Rules that sidecars of the fleet have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FleetRules {
-    /// Their fingerprint.
+    /// Hash of what the rules mean for what is stored.
     pub fingerprint: String,
     /// The version of Kennel.
     pub version: String,
@@ -153,7 +153,7 @@ pub struct Placements {
     pub unknown: Vec<String>,
 }
 
-/// A server.
+/// A server of a pool, as the status page shows it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServerRow {
     /// Its name or address.
@@ -186,7 +186,7 @@ pub enum KeysAt {
 /// The counts of a rule since the start.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RuleRow {
-    /// Its name.
+    /// Value of the label `rule` of its metrics.
     pub name: String,
     /// Its kind; `none` for the keys that no rule matches.
     pub kind: &'static str,
@@ -213,7 +213,7 @@ pub struct RuleRow {
 /// What clients have built for the observed keys of a rule.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ObservedRow {
-    /// Builds.
+    /// Builds of observed keys, overlapping ones included.
     pub builds: u64,
     /// Those that a guard would have spared.
     pub spared: u64,
@@ -251,7 +251,7 @@ pub struct ErrorRow {
     pub of: String,
     /// The client that it is about, the last one; empty if it is about none.
     pub from: String,
-    /// What happened.
+    /// Message of the warning or error.
     pub text: String,
     /// How often it was logged.
     pub count: u64,

@@ -18,11 +18,11 @@ const LEAST: [f64; Measure::ALL.len()] = [0.05, 5.0, 0.05, 0.000_05, 0.05];
 /// By what keys are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
-    /// Requests.
+    /// How often a key is requested.
     Requests,
     /// Bytes of values, read and written.
     Bytes,
-    /// Misses.
+    /// How many of the requests miss.
     Misses,
     /// Time that clients spent on building the value, in seconds.
     Rebuild,
@@ -92,7 +92,7 @@ pub struct HotSample<'a> {
     pub bytes: usize,
     /// Whether the request, if it is one, was a miss.
     pub miss: bool,
-    /// The key.
+    /// Key of the sampled request.
     pub key: &'a [u8],
 }
 

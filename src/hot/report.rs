@@ -9,14 +9,14 @@ use super::keys::{HotKeys, Measure};
 /// The most keys of a report.
 pub const MAX_KEYS: usize = 1000;
 
-/// The hottest keys.
+/// The hottest keys by one measure.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HotReport {
     /// Over about how many seconds they were counted.
     pub seconds: f64,
     /// One of so many requests is counted, on the busiest worker.
     pub counted_one_of: u32,
-    /// The hottest first.
+    /// Keys in descending order of the measure.
     pub keys: Vec<HotKey>,
 }
 
@@ -34,7 +34,7 @@ pub struct HotKey {
 /// An amount per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Rate {
-    /// The estimate.
+    /// Estimate of the true rate.
     pub value: f64,
     /// By how much the true amount differs at most: because the sketch has few counters, and, but for one case in a hundred,
     /// because requests are sampled.

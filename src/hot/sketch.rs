@@ -40,7 +40,6 @@ pub(super) struct Counter {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Added {
     pub(super) weight: f64,
-    /// Its variance.
     pub(super) variance: f64,
 }
 

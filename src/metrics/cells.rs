@@ -45,7 +45,6 @@ impl Block {
         self.cell(at).store(to, Relaxed);
     }
 
-    /// The current value.
     pub(super) fn get(&self, at: usize) -> u64 {
         self.cell(at).load(Relaxed)
     }

@@ -9,7 +9,7 @@ pub trait DiscoverySource: Send + Sync {
 /// A pool with such entries at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DiscoveredPool {
-    /// Its name.
+    /// Name of the pool.
     pub pool: String,
     /// The step of the change of its servers, 1 to 3; 0 if they do not change.
     pub step: u8,

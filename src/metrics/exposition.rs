@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// A parsed page.
 #[derive(Debug, Default)]
 pub(super) struct Exposition {
     /// Family name → type and help.

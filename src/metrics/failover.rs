@@ -11,7 +11,7 @@ pub trait FailoverSource: Send + Sync {
 /// The placements of a pool's keys that the sidecars of the fleet use at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlacementsState {
-    /// The pool's name.
+    /// Name of the pool.
     pub pool: String,
     /// How many different ones there are, that of this sidecar included.
     pub in_use: usize,

@@ -11,7 +11,7 @@ macro_rules! label {
             /// All values, in the order of their indices.
             pub const ALL: &[$name] = &[$($name::$variant,)+];
 
-            /// The exported value.
+            /// Value of the label, as exported.
             pub fn word(self) -> &'static str {
                 match self { $($name::$variant => $word,)+ }
             }

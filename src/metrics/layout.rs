@@ -39,7 +39,6 @@ pub(super) const SHARED_GLOBAL: usize = 5;
 pub(super) const LEASES_LIVE: usize = 0;
 /// Requests that wait now.
 pub(super) const WAITERS: usize = 1;
-/// Tags bumped.
 pub(super) const BUMPS: usize = 2;
 /// Values kept while no server answers, and their bytes.
 pub(super) const OUTAGE_VALUES: usize = 3;
@@ -49,7 +48,6 @@ pub(super) const OUTAGE_BYTES: usize = 4;
 
 /// Clients that are connected now.
 pub(super) const CLIENTS: usize = 0;
-/// Clients accepted.
 pub(super) const CLIENTS_TOTAL: usize = 1;
 /// Clients refused because of `max_connections`.
 pub(super) const CLIENTS_REFUSED: usize = 2;

@@ -46,7 +46,7 @@ impl NextMetrics {
 /// The counts of one rule since the start, summed over the workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleTotals {
-    /// Its name.
+    /// Value of the label `rule`.
     pub rule: String,
     /// Keys answered with a fresh value.
     pub hits: u64,
@@ -75,7 +75,7 @@ pub struct RuleTotals {
 /// What clients have built for the observed keys of a rule, since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ObservedTotals {
-    /// Builds.
+    /// Builds, overlapping ones included.
     pub builds: u64,
     /// Those that a guard would have spared.
     pub spared: u64,

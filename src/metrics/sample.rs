@@ -16,9 +16,9 @@ pub struct Sample {
     pub rebuilds: u64,
     /// Waits that ended with another client's fill.
     pub waits_filled: u64,
-    /// Tags bumped.
+    /// `kennel_tag_bumps_total`.
     pub bumps: u64,
-    /// Gauge: clients connected.
+    /// `kennel_client_connections`, a gauge.
     pub clients: u64,
     /// Gauge: resident memory, in bytes; 0 if unknown.
     pub resident: u64,

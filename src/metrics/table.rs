@@ -27,16 +27,16 @@ impl MetricType {
     }
 }
 
-/// One metric.
+/// A metric with all its series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Family {
-    /// The exported name.
+    /// Name under which it is exported.
     pub name: &'static str,
-    /// Its type.
+    /// Counter, gauge or histogram.
     pub kind: MetricType,
     /// The names of its labels, in the order in which series have them.
     pub labels: &'static [&'static str],
-    /// What it counts.
+    /// Text of its `# HELP` line, and of docs/metrics.md.
     pub help: &'static str,
 }
 

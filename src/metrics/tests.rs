@@ -29,7 +29,6 @@ fn scrape(metrics: &Metrics) -> Exposition {
     read(&page).unwrap_or_else(|why| panic!("{why}\n\n{page}"))
 }
 
-/// Counts everything once.
 fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
     for rule in [0, 1, NO_RULE] {
         for &command in Command::ALL {

@@ -11,9 +11,9 @@ pub struct Totals {
     requests: Vec<u64>,
     /// By outcome, of all servers.
     upstream: Vec<u64>,
-    /// Clients accepted.
+    /// `kennel_client_connections_total`.
     pub clients_accepted: u64,
-    /// Clients refused.
+    /// `kennel_client_connections_refused_total`.
     pub clients_refused: u64,
     /// Bytes read from clients.
     pub bytes_read: u64,

@@ -3,7 +3,7 @@
 /// Who misses or stores a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Builder {
-    /// The connection.
+    /// Number of the connection.
     pub connection: u64,
     /// Connections with the same number may belong to one client.
     pub peers: u64,

@@ -17,7 +17,7 @@ pub const MAX_OF_WORD: usize = 64;
 /// Build times are counted in so many intervals. From one to the next, they grow by about half.
 const TIMES: usize = 64;
 
-/// Families of keys.
+/// Counts by the shape of keys, for `kennel suggest`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Families {
     /// By the shape of their keys.
@@ -32,9 +32,9 @@ pub struct Families {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Family {
-    /// Misses.
+    /// Misses of keys of this shape.
     pub misses: u64,
-    /// Builds.
+    /// Misses that a store has followed.
     pub builds: u64,
     /// Those that a guard would have spared.
     pub spared: u64,
@@ -42,7 +42,7 @@ pub struct Family {
     pub build_micros: u64,
     /// The time that those took which a guard would have spared.
     pub spared_micros: u64,
-    /// The longest build.
+    /// Longest build, in microseconds.
     pub longest_micros: u64,
     /// The most builds of one key that overlapped.
     pub at_once: u64,
@@ -69,7 +69,7 @@ pub struct Family {
 /// What a command other than a hit has done to a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deed {
-    /// A miss.
+    /// A get that was a miss.
     Missed,
     /// Stored with `set` or a command of the same effect.
     Set,
@@ -81,7 +81,7 @@ pub enum Deed {
     Counted,
     /// `append` or `prepend`.
     Appended,
-    /// Deleted.
+    /// A `delete` that was carried out.
     Deleted,
 }
 

@@ -14,7 +14,7 @@ pub enum Peer {
     Tcp(SocketAddr),
     /// A client on a Unix socket, by its process id if that is known.
     Unix(Option<u32>),
-    /// The sidecar itself.
+    /// The sidecar itself: no client asked.
     Sidecar,
 }
 
@@ -124,7 +124,7 @@ impl Letters {
 pub struct Sighting<'a> {
     /// The key, as the client sent it.
     pub key: &'a [u8],
-    /// The rule's name.
+    /// Value of the label `rule`.
     pub rule: &'a Arc<str>,
     /// Its kind; `none` for no rule.
     pub kind: &'static str,
@@ -151,13 +151,13 @@ pub struct Event {
     pub at_ms: u64,
     /// The key, as `log.keys` permits.
     pub key: Box<[u8]>,
-    /// The rule's name.
+    /// Value of the label `rule`.
     pub rule: Arc<str>,
     /// Its kind; `none` for no rule.
     pub kind: &'static str,
     /// The server, if one was needed.
     pub server: Option<Box<str>>,
-    /// The server's pool.
+    /// Pool of the server.
     pub pool: Arc<str>,
     /// Who sent the request.
     pub client: Peer,

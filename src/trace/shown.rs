@@ -5,7 +5,7 @@ use std::fmt::Write;
 /// How much of a key is shown: `log.keys`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ShownKeys {
-    /// The whole key.
+    /// Keys are shown whole.
     #[default]
     Full,
     /// A hash, different in each process: 16 hexadecimal digits after a `#`.

@@ -56,7 +56,7 @@ impl Tap {
         }
     }
 
-    /// Whether anybody watches.
+    /// Whether any client watches this worker.
     #[inline]
     pub fn is_watched(&self) -> bool {
         self.watched.load(Ordering::Relaxed)

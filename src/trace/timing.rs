@@ -26,7 +26,7 @@ pub struct Parts {
     pub queue: Duration,
     /// Waiting for the server.
     pub server: Duration,
-    /// Everything else.
+    /// Time that no other part accounts for.
     pub rest: Duration,
 }
 

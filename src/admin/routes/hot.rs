@@ -51,7 +51,6 @@ fn parse(query: &str) -> Result<HotQuery, String> {
     Ok(wanted)
 }
 
-/// The whole reply.
 #[derive(Serialize)]
 struct HotJson<'a> {
     by: &'static str,

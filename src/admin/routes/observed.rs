@@ -15,7 +15,6 @@ use crate::observed::Family;
 pub(super) const ROUTE: Route =
     Route { path: "/observed", verb: Verb::Get, needs: Needs::Keys(Feature::Hot), reply: observed };
 
-/// The whole reply.
 #[derive(Serialize)]
 struct ObservedJson<'a> {
     seconds: f64,
