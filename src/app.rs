@@ -449,7 +449,7 @@ impl App {
         self.in_force.listeners.unix()
     }
 
-    /// The admin address.
+    /// Address that the admin listener is bound to, also if the configuration has port 0.
     pub fn admin(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(|admin| admin.bound)
     }
@@ -465,7 +465,7 @@ impl App {
         self.admin.as_ref().map(AdminServer::url)
     }
 
-    /// The metrics.
+    /// What `/metrics` exports.
     pub fn metrics(&self) -> &Metrics {
         &self.lasting.metrics
     }

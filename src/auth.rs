@@ -196,11 +196,11 @@ impl Verdict {
 /// What to do next with an unauthenticated client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Read more input.
+    /// More input is needed for the next step.
     Read,
     /// Send this reply. Then continue, unless the verdict is [`Verdict::Accepted`].
     Reply(Verdict, &'static [u8]),
-    /// Close the connection.
+    /// The connection must be closed.
     Close,
 }
 

@@ -29,7 +29,7 @@ enum Source {
 }
 
 impl Clock {
-    /// The system's clock.
+    /// The clock of the machine.
     pub fn system() -> Clock {
         Clock(Source::System)
     }

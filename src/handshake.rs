@@ -72,7 +72,7 @@ pub struct Handshake {
 
 /// A client whose first request is read next.
 pub struct Accepted {
-    /// Its connection.
+    /// The client's connection, decrypted if it uses TLS.
     pub stream: Box<dyn ClientStream>,
     /// `Some` if it speaks the binary protocol and has authenticated.
     pub sasl: Option<Sasl>,

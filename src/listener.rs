@@ -98,7 +98,7 @@ pub enum BindError {
         variable: &'static str,
         /// The address or path.
         what: String,
-        /// The system's error.
+        /// Error of the system call.
         error: io::Error,
     },
     /// The certificates or passwords of this listener cannot be loaded.
@@ -389,7 +389,7 @@ impl BoundListeners {
 pub struct AdminSocket {
     /// Its address, with the port that the system chose.
     pub address: SocketAddr,
-    /// Non-blocking.
+    /// Bound socket, in non-blocking mode.
     pub socket: TcpListener,
 }
 

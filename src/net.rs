@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// A simulated connection.
+/// A simulated connection, in place of a TCP stream.
 pub trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Duplex for S {}
@@ -21,7 +21,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Duplex for S {}
 /// What will be of this type.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A simulated network.
+/// A simulated network, in place of the system's.
 pub trait Network: Send + Sync {
     /// Connects to the server at this address.
     fn connect(&self, host: &str, port: u16) -> Pending<io::Result<Box<dyn Duplex>>>;

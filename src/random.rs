@@ -54,7 +54,7 @@ impl Random {
         if n == 0 { 0 } else { self.rng.u64(0..n) }
     }
 
-    /// Any number.
+    /// A number with 64 random bits.
     pub fn any(&mut self) -> u64 {
         self.rng.u64(..)
     }

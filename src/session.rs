@@ -59,7 +59,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// A client whose session begins.
 pub struct NewClient {
-    /// Its connection.
+    /// Identifies the connection and its process.
     pub owner: Owner,
     /// Where it is connected from.
     pub peer: Peer,

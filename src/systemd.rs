@@ -97,7 +97,7 @@ impl Notifier {
         }))
     }
 
-    /// Whether systemd listens.
+    /// Whether systemd waits for notifications.
     pub fn is_used(&self) -> bool {
         self.0.is_some()
     }

@@ -39,7 +39,7 @@ pub struct TlsFiles {
     pub client_ca: Option<PathBuf>,
 }
 
-/// Accepts TLS connections.
+/// Accepts TLS connections with a listener's certificate.
 #[derive(Clone)]
 pub struct Acceptor {
     tls: TlsAcceptor,

@@ -50,7 +50,7 @@ pub struct Configured {
     pub shared: Shared,
     /// The pools, without connections.
     pub pools: Vec<UnconnectedPool>,
-    /// All listeners.
+    /// Listeners of this worker.
     pub listeners: Vec<WorkerListener>,
     /// The connection of a client that is idle for this long is closed. Zero: never.
     pub idle_timeout: Duration,
@@ -88,7 +88,7 @@ pub enum Order {
 
 /// The parts of one worker.
 pub struct Worker {
-    /// The first configuration.
+    /// Configuration that the worker begins with.
     pub configured: Configured,
     /// What it is told to do later.
     pub orders: mpsc::UnboundedReceiver<Order>,

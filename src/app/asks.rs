@@ -16,7 +16,6 @@ const MAX_EXPLAINING: usize = 4;
 /// The longest time that explaining a key takes.
 const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Asks the workers.
 #[derive(Clone)]
 pub(super) struct Asks {
     workers: Arc<[mpsc::UnboundedSender<Order>]>,
@@ -24,7 +23,6 @@ pub(super) struct Asks {
 }
 
 impl Asks {
-    /// Asks these workers.
     pub(super) fn new(workers: Vec<mpsc::UnboundedSender<Order>>) -> Asks {
         Asks { workers: workers.into(), explaining: Arc::new(Semaphore::new(MAX_EXPLAINING)) }
     }

@@ -362,7 +362,6 @@ fn differences(app: &App, next: &Discovery) -> Changes {
 /// The files of the configuration, with `reload = "watch"`.
 struct Watched {
     files: Vec<PathBuf>,
-    /// What was read.
     read: Vec<Option<Stamp>>,
 }
 

@@ -48,7 +48,6 @@ pub(super) struct InForce {
     pub(super) observed: Arc<ObserverSettings>,
 }
 
-/// A pool.
 #[derive(Clone)]
 pub(super) struct RunningPool {
     spec: PoolSpec,

@@ -151,7 +151,6 @@ impl AdminView {
         }
     }
 
-    /// Shows another configuration.
     pub(super) fn show(&self, shown: Shown) {
         *self.shown.write().unwrap_or_else(PoisonError::into_inner) = shown;
     }

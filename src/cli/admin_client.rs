@@ -33,7 +33,6 @@ pub(super) struct AdminClient {
     authorization: Option<String>,
 }
 
-/// A reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Reply {
     pub(super) status: u16,
@@ -51,7 +50,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 /// Why there is no reply.
 #[derive(Debug)]
 pub enum Failed {
-    /// The connection failed.
     Io(io::Error),
     /// It did not reply within this time.
     TimedOut(Duration),
@@ -173,7 +171,6 @@ impl AdminClient {
         }
     }
 
-    /// Sends a GET.
     pub(super) fn ask(&self, target: &str, limit: Duration) -> Result<Reply, Failed> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let reply = runtime.block_on(async { timeout(limit, self.exchange(target)).await });

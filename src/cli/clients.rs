@@ -24,7 +24,6 @@ pub(super) const CLIENTS: [(&str, Distribution, Hash); 18] = [
     ("twemproxy", Distribution::Ketama, Hash::Fnv1a64),
 ];
 
-/// Their names.
 pub(super) fn names() -> [&'static str; 18] {
     CLIENTS.map(|(name, ..)| name)
 }

@@ -30,7 +30,7 @@ const OBSERVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// What to explain, and how.
 #[derive(Debug)]
 pub struct Question<'a> {
-    /// The key.
+    /// Key to explain, as on the command line.
     pub key: &'a OsString,
     /// The key is in base64.
     pub base64: bool,

@@ -25,7 +25,7 @@ pub enum Effect {
 /// One difference between two configurations, in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// What it costs.
+    /// What the change costs a running fleet.
     pub effect: Effect,
     /// What changes and what clients notice: a sentence without a full stop.
     pub text: String,
@@ -59,7 +59,7 @@ impl Changes {
         Changes(all)
     }
 
-    /// All of them.
+    /// Every change between the two configurations.
     pub fn all(&self) -> &[Change] {
         &self.0
     }

@@ -267,7 +267,6 @@ table!(
     }
 );
 
-/// The whole file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ConfigFile {

@@ -16,9 +16,7 @@ const LOCK_TTL: Duration = Duration::from_secs(30);
 /// The slots of a window by default, and at most.
 const SLOTS: i64 = 10;
 const SLOTS_MAX: i64 = 100;
-/// The shortest slot.
 const SLOT_MIN: Duration = Duration::from_millis(100);
-/// The longest window.
 const WINDOW_MAX: Duration = Duration::from_secs(2_592_000);
 /// The length of a log's slot by default.
 const LOG_SLOT: Duration = Duration::from_secs(60);

@@ -32,7 +32,7 @@ match = "*"
 /// A configuration, and the keys that it sets.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// The configuration.
+    /// What the file and the variables mean.
     pub config: Config,
     /// The keys that the file and the environment set.
     pub key_values: KeyValues,

@@ -39,7 +39,7 @@ impl Location {
         }
     }
 
-    /// The file.
+    /// Path of the file, if there is one.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Location::Named(file) | Location::Found(file) => Some(file),

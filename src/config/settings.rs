@@ -14,7 +14,7 @@ use crate::rule::{Pattern, Share, Template};
 use crate::trace::ShownKeys;
 use crate::upstream::PoolSpec;
 
-/// A valid configuration.
+/// A configuration that was validated, with all defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// What makes the process read the configuration again, besides SIGHUP, `kennel reload` and `POST /reload`.

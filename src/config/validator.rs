@@ -79,7 +79,6 @@ impl Validator<'_> {
         self.warnings.push(format!("{}{message}", at.title));
     }
 
-    /// Rejects unknown keys.
     pub(super) fn unknown<'k>(
         &mut self,
         at: &KeyPath,
@@ -183,7 +182,6 @@ pub(super) fn keys(of: &'static [(&'static str, ValueType)]) -> impl Iterator<It
     of.iter().map(|(key, _)| *key)
 }
 
-/// A string.
 pub(super) fn text(value: &Value) -> Result<&str, String> {
     match &value.kind {
         ValueKind::String(s) => Ok(s),

@@ -7,12 +7,10 @@ use std::sync::Arc;
 /// The bytes an item counts beyond its key and value: about the size of memcached's header.
 const OVERHEAD: u64 = 50;
 
-/// One stored item.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
     pub(super) key: Arc<[u8]>,
     pub(super) value: Vec<u8>,
-    /// The client's flags.
     pub(super) flags: u32,
     pub(super) cas: u64,
     /// The tick at which it expires; 0 for never.

@@ -194,7 +194,6 @@ impl Store {
         item.fetched = true;
     }
 
-    /// Removes the item.
     pub(super) fn remove(&mut self, index: ItemIndex) {
         self.items.remove(index);
     }

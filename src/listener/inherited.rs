@@ -32,7 +32,7 @@ impl fmt::Display for ListenerName {
 pub struct InheritedListener<S = Vec<ListenSocket>> {
     /// Its address in the configuration of that process. `None`: the service manager has bound it, for what listens at its address.
     pub name: Option<ListenerName>,
-    /// Its sockets.
+    /// Sockets that are bound to the address.
     pub sockets: S,
     /// Whether that process has detected that its clients use connection pools.
     pub pooled: bool,

@@ -260,7 +260,7 @@ impl<'a> Iterator for Pieces<'a> {
 pub struct PatternError {
     /// The position of the problem in characters, counted from 1.
     pub at: usize,
-    /// The problem.
+    /// What is wrong with it.
     pub problem: PatternProblem,
 }
 

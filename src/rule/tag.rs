@@ -96,9 +96,9 @@ pub enum TemplateError {
     NoCapture {
         /// The position in characters, counted from 1.
         at: usize,
-        /// The unknown name.
+        /// Capture that the pattern lacks.
         name: String,
-        /// The pattern's captures.
+        /// Captures that the pattern has.
         captures: Vec<String>,
     },
     /// A `*`, which a template must not contain.

@@ -34,7 +34,7 @@ const MAX_VALUE: usize = 1024 * 1024;
 pub enum ClientProtocol {
     /// The text protocol, with its meta commands.
     Text,
-    /// The binary protocol.
+    /// The first byte was 0x80: the binary protocol.
     Binary,
 }
 

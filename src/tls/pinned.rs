@@ -46,7 +46,6 @@ impl PinnedConnector {
     }
 }
 
-/// Accepts one certificate.
 #[derive(Debug)]
 struct Pinned {
     certificate: CertificateDer<'static>,

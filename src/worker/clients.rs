@@ -44,7 +44,7 @@ const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 pub struct MovingClient {
     /// The number of its listener in the process that holds it.
     pub listener: u32,
-    /// Its connection.
+    /// The client's socket, without TLS.
     pub socket: PlainSocket,
     /// The protocol that it has begun to speak. One that speaks the binary protocol where passwords are required is authenticated.
     pub protocol: Option<ClientProtocol>,
@@ -58,7 +58,6 @@ pub(super) struct ClientAcceptor {
     pub(super) budget: Rc<MemoryBudget>,
     limit: Arc<ConnectionLimit>,
     stop: CancellationToken,
-    /// Their tasks.
     pub(super) clients: TaskTracker,
     /// Receives clients that move to another process.
     moving: RefCell<Option<mpsc::UnboundedSender<MovingClient>>>,

@@ -27,7 +27,6 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    /// Starts now.
     pub(super) fn new(scenario: Scenario) -> Workload {
         Workload {
             scenario,
@@ -95,7 +94,6 @@ async fn connect_to(address: SocketAddr) -> Result<Client, Error> {
     Client::new(format!("tcp://{address}")).await
 }
 
-/// One client.
 pub(super) struct DemoClient {
     address: SocketAddr,
     client: Client,

@@ -63,7 +63,6 @@ impl Database {
     }
 }
 
-/// A running rebuild.
 struct Running<'a>(&'a Database, usize);
 
 impl Drop for Running<'_> {

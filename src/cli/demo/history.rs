@@ -16,7 +16,6 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// The letter.
     pub(super) fn char(self) -> char {
         match self {
             Outcome::Hit => 'H',
@@ -112,7 +111,6 @@ impl History {
         self.failures += 1;
     }
 
-    /// Computes the figures.
     pub(super) fn figures(mut self) -> Figures {
         self.waits.sort_unstable();
         let rebuilds = || self.keys.iter().flat_map(|key| &key.rebuilds);
@@ -142,7 +140,6 @@ pub(super) struct Figures {
     pub(super) refused: usize,
     /// Times that a key had to be rebuilt: at the cold start, then after expiries.
     pub(super) expiries: usize,
-    /// Rebuilds.
     pub(super) rebuilds: usize,
     /// The most rebuilds for one expiry.
     pub(super) most_rebuilds: usize,
@@ -150,7 +147,6 @@ pub(super) struct Figures {
     pub(super) p50: Duration,
     /// The 99th percentile.
     pub(super) p99: Duration,
-    /// The maximum.
     pub(super) slowest: Duration,
     /// The events of the first key.
     pub(super) trace: Vec<Event>,

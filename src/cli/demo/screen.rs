@@ -37,7 +37,6 @@ impl Screen {
         Screen { live, colour: live && set("NO_COLOR").is_none() }
     }
 
-    /// Prints the introduction.
     pub(super) fn begin(&self, scenario: &Scenario) -> io::Result<()> {
         put(&introduction(scenario))
     }
@@ -86,7 +85,6 @@ impl Screen {
         put("\n")
     }
 
-    /// Prints the result.
     pub(super) fn end(
         &self,
         scenario: &Scenario,
@@ -175,7 +173,6 @@ fn bars(columns: &[usize], scale: usize) -> Vec<String> {
     (0..ROWS).rev().map(line).collect()
 }
 
-/// The time axis.
 fn seconds(seconds: u32) -> String {
     let mut axis = String::new();
     for second in 0..seconds {

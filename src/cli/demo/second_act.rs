@@ -13,12 +13,10 @@ use super::screen::{Screen, count, put, time, word, wrap};
 /// The part of a run at its end in which everything should be as before.
 const LAST: Duration = Duration::from_secs(3);
 
-/// Prints the introduction.
 pub(super) fn begin(scenario: &Scenario) -> io::Result<()> {
     put(&introduction(scenario))
 }
 
-/// Prints the result.
 pub(super) fn end(
     screen: &Screen,
     scenario: &Scenario,

@@ -20,7 +20,6 @@ pub(super) struct Site {
     pub(super) remarks: Vec<String>,
 }
 
-/// A server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SiteServer {
     /// As in a configuration of Kennel.

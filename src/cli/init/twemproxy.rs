@@ -6,7 +6,6 @@ use super::site::{Site, SiteServer};
 use super::yaml;
 use crate::upstream::{Distribution, Hash};
 
-/// Its hashes.
 const HASHES: [&str; 12] = [
     "one_at_a_time",
     "md5",

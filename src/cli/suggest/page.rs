@@ -15,7 +15,6 @@ pub(super) struct Looked {
     pub(super) dropped: u64,
 }
 
-/// A whole page.
 pub(super) fn text(proposals: &[Proposal], looked: &Looked) -> String {
     let mut page = String::new();
     // Writing to a string cannot fail.

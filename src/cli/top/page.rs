@@ -14,7 +14,6 @@ pub(super) struct HotPage {
     pub(super) keys: Vec<Row>,
 }
 
-/// One key.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub(super) struct Row {
     pub(super) key: String,
@@ -90,7 +89,6 @@ pub(super) fn head(of: Measure) -> &'static str {
     }
 }
 
-/// What is counted.
 fn noun(of: Measure) -> &'static str {
     if of == Measure::Spared { "spared builds" } else { of.word() }
 }

@@ -12,7 +12,6 @@ const MAX_KEYS: usize = 1000;
 /// The most letters of a line. The oldest are left out.
 const MAX_LETTERS: usize = 1000;
 
-/// The lines.
 pub(super) struct LetterLines {
     in_place: bool,
     keys: HashMap<String, Line>,
