@@ -1,4 +1,4 @@
-//! Compares Kennel with twemproxy and plain memcached under load. docs/performance.md explains the output.
+//! Compares Kennel with twemproxy and plain memcached under load. README.md explains the output.
 
 mod arguments;
 mod contender;
