@@ -35,11 +35,11 @@ use crate::protocol::long_get::{LongGet, Part};
 use crate::protocol::parse::parse;
 use crate::protocol::request::{Parsed, Refused, Request};
 use crate::proxy::connection_use::ListenerClients;
-use crate::proxy::{AccessSet, Call, Client, Current, Leaving, MovedMiss};
+use crate::proxy::{AccessSet, Call, Client, Current, InFlight, Leaving, MovedMiss};
 use crate::trace::Peer;
 use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
 use crate::upstream::pending_replies::PendingReplies;
-use state::{MAX_OUTPUT, READ_SIZE, Session, State};
+use state::{COMPARED, MAX_OUTPUT, READ_SIZE, Session, State};
 use write_queue::WriteQueue;
 
 mod io;
@@ -253,6 +253,7 @@ impl<S: ClientStream> Session<'_, S> {
     /// Finishes the active calls of a client that has gone, and discards their replies.
     fn poll_abandoned(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.state = State::Gone;
+        self.in_flight = None;
         self.calls.retain(|pending| pending.call.is_active());
         (self.input, self.output) = (BytesMut::new(), WriteQueue::default());
         self.client.pending.wake_on_next(cx);
@@ -326,7 +327,8 @@ impl<S> Session<'_, S> {
             };
         }
         let (calls, active, shared) = (&self.calls, self.active, self.client.listener.is_shared());
-        let conflicts = |set: &AccessSet| conflicts(calls, active, shared, set);
+        let in_flight = self.in_flight.as_deref();
+        let conflicts = |set: &AccessSet| conflicts(calls, in_flight, active, shared, set);
         let (call, closes, skip_data, consumed) = match parse(&self.input, &self.limits) {
             Parsed::Incomplete { at_least } => return Progress::Incomplete { at_least },
             Parsed::Request { request, consumed } => {
@@ -374,6 +376,15 @@ impl<S> Session<'_, S> {
         if self.calls.capacity() == 0 {
             self.calls = self.queue_pool.take();
         }
+        match &mut self.in_flight {
+            Some(in_flight) => in_flight.add(pending.call.accesses()),
+            None if self.calls.len() == COMPARED => {
+                let in_flight = self.in_flight.insert(Box::default());
+                let calls = self.calls.iter().chain([&pending]);
+                calls.for_each(|pending| in_flight.add(pending.call.accesses()));
+            }
+            None => {}
+        }
         self.calls.push_back(pending);
         self.input.advance(consumed);
         self.missing = 0;
@@ -409,7 +420,8 @@ impl<S> Session<'_, S> {
             Part::Refused(reply) => self.refuse_and_close(reply),
             Part::Keys { request, consumed, last } => {
                 let (calls, active, shared) = (&self.calls, self.active, self.client.listener.is_shared());
-                let conflicts = |set: &AccessSet| conflicts(calls, active, shared, set);
+                let in_flight = self.in_flight.as_deref();
+                let conflicts = |set: &AccessSet| conflicts(calls, in_flight, active, shared, set);
                 let call = Call::part(&request, state, last, &self.proxy, &self.client, conflicts);
                 let Some(call) = call else { return Progress::Blocked };
                 if last {
@@ -435,7 +447,17 @@ impl<S> Session<'_, S> {
 
 /// Whether a request that accesses `set` conflicts with one in flight. `active` is the number of active calls. `shared`: those that wait
 /// for a build do not count, because it may be ended by what follows on the same connection.
-fn conflicts(calls: &VecDeque<PendingCall>, active: usize, shared: bool, set: &AccessSet) -> bool {
+fn conflicts(
+    calls: &VecDeque<PendingCall>,
+    in_flight: Option<&InFlight>,
+    active: usize,
+    shared: bool,
+    set: &AccessSet,
+) -> bool {
     let is_passed = |pending: &PendingCall| shared && pending.call.waits_for_build();
-    active > 0 && calls.iter().any(|pending| pending.call.accesses().conflicts(set) && !is_passed(pending))
+    match in_flight {
+        _ if active == 0 => false,
+        Some(in_flight) if !shared || !in_flight.conflicts(set) => in_flight.conflicts(set),
+        _ => calls.iter().any(|pending| pending.call.accesses().conflicts(set) && !is_passed(pending)),
+    }
 }

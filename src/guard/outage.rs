@@ -21,6 +21,7 @@ use super::envelope::TagName;
 use super::inputs::Now;
 use super::leases::{KnownMiss, MAX_WAITERS_PER_KEY, NO_WAIT_MS, Owner, Writer};
 use super::policy::{Policy, millis};
+use waiters::Waiters;
 
 /// The most keys in the table. Readers of further keys receive misses at once.
 pub const MAX_OUTAGE_KEYS: usize = 16_384;
@@ -113,8 +114,7 @@ struct KeyState<W> {
     key: SharedKey,
     tags: SmallVec<[TagName; 2]>,
     builders: SmallVec<[Builder; 1]>,
-    /// By their numbers.
-    waiters: BTreeMap<u64, Waiter<W>>,
+    waiters: Waiters<W>,
     kept: Option<Kept>,
     /// From when a waiting reader may be let through.
     let_through_at: u64,
@@ -124,12 +124,6 @@ struct KeyState<W> {
     remember_until: u64,
     /// Its place in [`Outages::due`]; `None` if it has none.
     due: Option<u64>,
-}
-
-#[derive(Debug)]
-struct Waiter<W> {
-    owner: Owner,
-    waker: W,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,7 +151,7 @@ impl<W> KeyState<W> {
             key,
             tags: SmallVec::from(tags),
             builders: SmallVec::new(),
-            waiters: BTreeMap::new(),
+            waiters: Waiters::default(),
             kept: None,
             let_through_at: 0,
             unfilled: 0,
@@ -187,7 +181,7 @@ impl<W> KeyState<W> {
         if self.waiters.len() >= MAX_WAITERS_PER_KEY {
             return OutageRead::Full;
         }
-        self.waiters.insert(number, Waiter { owner, waker });
+        self.waiters.insert(number, owner, waker);
         OutageRead::Wait { waiter: number, let_through_at: self.let_through_at }
     }
 
@@ -323,7 +317,7 @@ impl<W> Outages<W> {
     /// A reader no longer waits.
     pub fn stop_waiting(&mut self, key: &[u8], waiter: u64) {
         if let Some(state) = self.keys.get_mut(key)
-            && state.waiters.remove(&waiter).is_some()
+            && state.waiters.remove(waiter)
             && state.waiters.is_empty()
         {
             self.reschedule(key);
@@ -356,8 +350,9 @@ impl<W> Outages<W> {
         }
         self.end_build(key, builder.owner);
         let state = self.keys.get_mut(key)?;
-        let (served, freed) = std::mem::take(&mut state.waiters)
-            .into_iter()
+        let (served, freed) = state
+            .waiters
+            .take()
             .partition::<Vec<_>, _>(|(number, _)| policy.serves_stale() || *number < builder.since);
         if now.mono < builder.until {
             state.unfilled = 0;
@@ -402,7 +397,7 @@ impl<W> Outages<W> {
     /// readers: the first of them builds.
     pub fn changed(&mut self, key: &[u8]) -> Vec<W> {
         self.forget_value(key);
-        self.remove(key).map(|state| wakers(state.waiters)).unwrap_or_default()
+        self.remove(key).map(|mut state| wakers(state.waiters.take())).unwrap_or_default()
     }
 
     /// The same for all keys that have this tag.
@@ -443,7 +438,7 @@ impl<W> Outages<W> {
             state.unfilled = before.saturating_add(1);
             state.remember_until = now.mono + NO_WAIT_MS;
             if state.awaited(now.mono).next().is_none() {
-                woken.extend(wakers(std::mem::take(&mut state.waiters)));
+                woken.extend(wakers(state.waiters.take()));
             }
             self.reschedule(&key);
         }
@@ -467,13 +462,14 @@ impl<W> Outages<W> {
     }
 }
 
-fn wakers<W>(waiters: impl IntoIterator<Item = (u64, Waiter<W>)>) -> Vec<W> {
-    waiters.into_iter().map(|(_, waiter)| waiter.waker).collect()
+fn wakers<W>(waiters: impl IntoIterator<Item = (u64, W)>) -> Vec<W> {
+    waiters.into_iter().map(|(_, waker)| waker).collect()
 }
 
 mod expiry;
 mod look;
 mod overlap;
+mod waiters;
 
 pub use look::OutageLook;
 

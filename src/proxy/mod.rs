@@ -18,6 +18,7 @@ mod call;
 mod raw;
 mod guarded;
 mod structures;
+mod in_flight;
 mod scope;
 mod client;
 mod held_locks;
@@ -45,6 +46,7 @@ pub use explain::{AskedBy, Explanation, NearReport, SCHEMA, key_error, shown};
 pub use guarded::explicit_tags;
 #[doc(hidden)] // for tests/sim, whose servers read and write the same commands
 pub use guarded::wire;
+pub use in_flight::InFlight;
 pub use observe::{LargeRead, UnreadReply};
 pub use observer::ObserverSettings;
 pub use pipeline::{Proxy, Shared};

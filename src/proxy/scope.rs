@@ -16,16 +16,16 @@ use crate::metrics::{Command, Outcome};
 /// A call with more keys than this conflicts with every write: the keys are not compared one by one.
 const MAX_COMPARED: usize = 64;
 /// Reads of more keys than this are not ordered among each other: comparing them would slow down every multi-get.
-const MAX_ORDERED: usize = 8;
+pub(super) const MAX_ORDERED: usize = 8;
 
 /// The guarded keys that a call reads or writes. The calls of one client take effect in the order in which it sent them, so a
 /// call must not begin while an earlier one that it conflicts with is in flight.
 #[derive(Debug, Clone, Default)]
 pub struct AccessSet {
-    keys: SmallVec<[u64; 1]>,
-    write: bool,
+    pub(super) keys: SmallVec<[u64; 1]>,
+    pub(super) write: bool,
     /// All keys: a tag is bumped, or everything is flushed.
-    all: bool,
+    pub(super) all: bool,
 }
 
 /// The position of a call in its client's queue.

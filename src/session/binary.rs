@@ -108,7 +108,8 @@ impl<S> Session<'_, S> {
                     _ => {}
                 }
                 let (calls, active, shared) = (&self.calls, self.active, client.listener.is_shared());
-                let conflicts = |set: &AccessSet| conflicts(calls, active, shared, set);
+                let in_flight = self.in_flight.as_deref();
+                let conflicts = |set: &AccessSet| conflicts(calls, in_flight, active, shared, set);
                 let Some(call) = Call::binary(&request, proxy, client, conflicts) else {
                     return Progress::Blocked;
                 };
@@ -126,7 +127,8 @@ impl<S> Session<'_, S> {
                     return Progress::Continue;
                 }
                 let (calls, active, shared) = (&self.calls, self.active, client.listener.is_shared());
-                let conflicts = |set: &AccessSet| conflicts(calls, active, shared, set);
+                let in_flight = self.in_flight.as_deref();
+                let conflicts = |set: &AccessSet| conflicts(calls, in_flight, active, shared, set);
                 let Some(call) = Call::refuse_binary(&refused, proxy, client, conflicts) else {
                     return Progress::Blocked;
                 };
@@ -150,7 +152,8 @@ impl<S> Session<'_, S> {
             Sequence::read(&self.input, limits, self.window.min(MAX_PART));
         let is_ended = noop.is_some() || gets.last().is_some_and(|(head, _)| !head.opcode.is_quiet());
         let (calls, active, shared) = (&self.calls, self.active, self.client.listener.is_shared());
-        let conflicts = |set: &AccessSet| conflicts(calls, active, shared, set);
+        let in_flight = self.in_flight.as_deref();
+        let conflicts = |set: &AccessSet| conflicts(calls, in_flight, active, shared, set);
         let call = Call::binary_gets(&gets, noop, self.in_sequence, &self.proxy, &self.client, conflicts);
         drop(gets);
         let Some(call) = call else { return Progress::Blocked };

@@ -16,6 +16,7 @@ impl<S> Session<'_, S> {
             client,
             budget,
             calls,
+            in_flight,
             active,
             reads,
             request_bytes,
@@ -65,7 +66,13 @@ impl<S> Session<'_, S> {
             *active -= usize::from(is_active);
             *reads -= front.reads;
             *request_bytes -= front.bytes;
+            if let Some(in_flight) = in_flight {
+                in_flight.remove(front.call.accesses());
+            }
             calls.pop_front();
+        }
+        if calls.is_empty() {
+            *in_flight = None;
         }
         if *active == 0 {
             return;
@@ -80,6 +87,9 @@ impl<S> Session<'_, S> {
                 if let Some(LargeReply { bytes, trailer }) = large {
                     reply.extend_from_slice(&bytes);
                     reply.extend_from_slice(trailer);
+                }
+                if let Some(in_flight) = in_flight {
+                    in_flight.remove(pending.call.accesses());
                 }
                 pending.call.keep(client.pending.keep(reply.freeze()));
                 *active -= 1;

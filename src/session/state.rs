@@ -11,11 +11,13 @@ use super::write_queue::WriteQueue;
 use crate::auth::Sasl;
 use crate::protocol::long_get::LongGet;
 use crate::protocol::request::Limits;
-use crate::proxy::{Call, Client, Current, LongGetState, Proxy, UnreadReply};
+use crate::proxy::{Call, Client, Current, InFlight, LongGetState, Proxy, UnreadReply};
 use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
 
 /// The most requests in flight per client.
 const MAX_CALLS: usize = 1024;
+/// A further request is compared with so many calls in flight one by one. If there are more, [`InFlight`] has what they access.
+pub(super) const COMPARED: usize = 32;
 /// The most keys being read per client while its values are small.
 const MAX_READS: usize = 256;
 /// The approximate limit in bytes of the requests in flight per client, and of their expected values.
@@ -83,6 +85,8 @@ pub(super) struct Session<'a, S> {
     pub(super) long_get: Option<(LongGet, Rc<LongGetState>)>,
     /// In the order received. Has no capacity while empty and the client is idle.
     pub(super) calls: VecDeque<PendingCall>,
+    /// What they access, if they have been more than [`COMPARED`] since there was none.
+    pub(super) in_flight: Option<Box<InFlight>>,
     /// How many calls are active.
     pub(super) active: usize,
     /// How many keys the calls read.
@@ -145,6 +149,7 @@ impl<'a, S> Session<'a, S> {
             skip_data: 0,
             long_get: None,
             calls: VecDeque::new(),
+            in_flight: None,
             active: 0,
             reads: 0,
             request_bytes: 0,

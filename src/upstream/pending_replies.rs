@@ -1,7 +1,7 @@
 //! The replies that one client is waiting for.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use super::memory_budget::{BudgetedClient, ClientUsage, CloseReason, MemoryBudge
 use super::reply::{COUNTED, Slot};
 pub use super::reply::{END, Reply, ReplyId};
 use crate::error::Failure;
+use crate::looked_at;
 use crate::trace::Timing;
 
 /// The most slow replies of one client whose times are remembered until they are taken. Of further ones, the oldest is forgotten.
@@ -40,7 +41,7 @@ struct State {
     copies: BytesMut,
     waker: Option<Waker>,
     /// How long slow replies waited to be sent, and then for the server.
-    slow: VecDeque<(ReplyId, Duration, Duration)>,
+    slow: BTreeMap<ReplyId, (Duration, Duration)>,
 }
 
 impl PendingReplies {
@@ -114,24 +115,25 @@ impl PendingReplies {
     /// A reply to be delivered next waited this long to be sent, and then for the server.
     pub(super) fn note_slow(&self, id: ReplyId, queue: Duration, server: Duration) {
         let mut state = self.state.borrow_mut();
-        if state.slow.len() == MAX_SLOW {
-            state.slow.pop_front();
+        state.slow.insert(id, (queue, server));
+        if state.slow.len() > MAX_SLOW {
+            state.slow.pop_first();
         }
-        state.slow.push_back((id, queue, server));
     }
 
     /// The reply is taken: its time counts for the call that takes it.
     #[cold]
     fn take_slow(&self, state: &mut State, id: ReplyId) {
-        let first = state.first;
-        state.slow.retain(|(slow, queue, server)| {
-            if *slow == id {
-                let mut timing = self.timing.get();
-                timing.add_reply(*queue, *server);
-                self.timing.set(timing);
-            }
-            *slow != id && *slow >= first
-        });
+        if let Some((queue, server)) = state.slow.remove(&id) {
+            let mut timing = self.timing.get();
+            timing.add_reply(queue, server);
+            self.timing.set(timing);
+        }
+        // Nobody takes those before.
+        while state.slow.first_key_value().is_some_and(|(slow, _)| *slow < state.first) {
+            looked_at::entry();
+            state.slow.pop_first();
+        }
     }
 
     /// A call is polled whose time went there before.
@@ -303,6 +305,32 @@ impl BudgetedClient for PendingReplies {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_of_a_slow_reply_is_found_without_a_look_at_the_others() {
+        let replies = PendingReplies::default();
+        let ids: Vec<ReplyId> = (0..2 * MAX_SLOW).map(|_| replies.expect()).collect();
+        for (at, id) in ids.iter().enumerate() {
+            replies.note_slow(*id, Duration::ZERO, Duration::from_millis(at as u64));
+            replies.deliver(*id, Reply::Failed(Failure::Down));
+        }
+        assert_eq!(replies.state.borrow().slow.len(), MAX_SLOW);
+        for (at, id) in ids.iter().enumerate().rev() {
+            replies.begin_turn(Timing::default());
+            assert_eq!(looked_at::during(|| assert!(replies.take(*id).is_some())), 0);
+            let kept = at >= MAX_SLOW;
+            assert_eq!(replies.timing() == Timing::default(), !kept, "{at}");
+        }
+        // Those that nobody takes go with the next that is taken.
+        let gone = replies.expect();
+        replies.note_slow(gone, Duration::ZERO, Duration::ZERO);
+        replies.state.borrow_mut().first += 1;
+        replies.state.borrow_mut().slots.clear();
+        let next = replies.expect();
+        replies.deliver(next, Reply::Failed(Failure::Down));
+        assert_eq!(looked_at::during(|| assert!(replies.take(next).is_some())), 1);
+        assert!(replies.state.borrow().slow.is_empty());
+    }
 
     #[test]
     fn a_small_reply_does_not_keep_its_read_buffer_while_many_are_pending() {

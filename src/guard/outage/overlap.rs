@@ -34,7 +34,7 @@ impl<W> Outages<W> {
         let state = self.keys.get_mut(key)?;
         let is_alone = state.awaited(now.mono).all(|builder| builder.owner == owner);
         let own = state.builders.iter().position(|builder| builder.owner == owner);
-        let is_awaited = state.waiters.values().any(|waiter| waiter.owner == to.owner);
+        let is_awaited = state.waiters.has(to.owner);
         let (true, Some(own), false) = (is_alone, own, is_awaited) else { return None };
         let own = state.builders.remove(own);
         state.builders.push(Builder { owner: to.owner, since: 0, until: to.until, is_overdue: false });
