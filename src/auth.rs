@@ -335,10 +335,11 @@ mod tests {
     #[test]
     fn every_command_of_one_read_is_answered() {
         let (replies, rest) = authenticate(
-            b"get a\r\nset x 0 0 4\r\nuser\r\nset x 0 0 9\r\nuser pasX\r\nset x 0 0 9\r\nuser pass\r\n",
+            b"get a\r\nset x 0 0 4\r\nuserXXset x 0 0 4\r\nuser\r\nset x 0 0 9\r\nuser pasX\r\nset x 0 0 9\r\nuser pass\r\n",
         );
         let expected = [
             "CLIENT_ERROR unauthenticated",
+            "CLIENT_ERROR bad command line termination",
             "CLIENT_ERROR bad authentication token format",
             "CLIENT_ERROR authentication failure",
             "STORED",

@@ -12,6 +12,10 @@ pub enum Failure {
     Refused,
     /// The server has no memory for what must be stored.
     NoMemory,
+    /// The server lost an item between two steps of the command.
+    Lost,
+    /// What is stored under the key has not the form in which Kennel stores it.
+    Foreign,
     /// Too many commands are waiting for the server already.
     Overloaded,
     /// The server lacks a feature that the guard needs, so no guarded command is sent to it.
@@ -30,12 +34,32 @@ impl Failure {
             Failure::TimedOut => b"SERVER_ERROR server timed out\r\n",
             Failure::Refused => b"SERVER_ERROR server refused\r\n",
             Failure::NoMemory => b"SERVER_ERROR out of memory storing object\r\n",
+            Failure::Lost => b"SERVER_ERROR the server lost an item during this command\r\n",
+            Failure::Foreign => b"SERVER_ERROR the item of this key was stored past Kennel\r\n",
             Failure::Overloaded => b"SERVER_ERROR server is overloaded\r\n",
             Failure::NoView => b"SERVER_ERROR the server of this key is being replaced\r\n",
             Failure::TooLarge => b"SERVER_ERROR the answer is larger than 1 MiB: ask for a part of it\r\n",
             Failure::Unguarded => {
                 b"SERVER_ERROR server cannot guard keys: run kennel check --connect for the reason\r\n"
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Failure;
+
+    #[test]
+    fn each_failure_says_what_has_happened() {
+        for (failure, text) in [
+            (Failure::Down, "SERVER_ERROR server is down\r\n"),
+            (Failure::TimedOut, "SERVER_ERROR server timed out\r\n"),
+            (Failure::Overloaded, "SERVER_ERROR server is overloaded\r\n"),
+            (Failure::Lost, "SERVER_ERROR the server lost an item during this command\r\n"),
+            (Failure::Foreign, "SERVER_ERROR the item of this key was stored past Kennel\r\n"),
+        ] {
+            assert_eq!(failure.line(), text.as_bytes());
         }
     }
 }

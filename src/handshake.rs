@@ -174,7 +174,7 @@ async fn tls_handshake<S: ClientStream + 'static>(
     metrics: &WorkerMetrics,
 ) -> io::Result<impl ClientStream + use<S>> {
     let Some(_permit) = limits.try_begin() else {
-        metrics.handshake(TlsOutcome::Crowded);
+        metrics.handshake(TlsOutcome::TooMany);
         return Err(io::Error::other("too many handshakes in progress"));
     };
     let accepted = timeout(limits.handshake_timeout, tls.accept(socket)).await;

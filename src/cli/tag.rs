@@ -263,6 +263,8 @@ fn describe(failure: Failure) -> &'static str {
         Failure::TimedOut => "did not reply in time",
         Failure::Refused => "returned an error or an invalid reply",
         Failure::NoMemory => "out of memory",
+        Failure::Lost => "lost an item",
+        Failure::Foreign => "has an item that was stored past Kennel",
         Failure::Overloaded => "overloaded, or too many concurrent bumps of this tag",
         Failure::TooLarge => "returned more than it may",
         Failure::NoView => "is being replaced, or no sidecar of its pool runs",

@@ -249,7 +249,7 @@ async fn a_handshake_beyond_the_limit_is_refused_until_another_has_ended() {
     let ((first, ours), (_second, other)) = (duplex(64), duplex(64));
     let refused = async {
         assert!(listener.accept(&requirements, other).await.is_none());
-        assert!(listener.counted("kennel_tls_handshakes_total{outcome=\"crowded\"} 1"));
+        assert!(listener.counted("kennel_tls_handshakes_total{outcome=\"too_many\"} 1"));
         drop(first);
     };
     let (accepted, ()) = tokio::join!(listener.accept(&requirements, ours), refused);

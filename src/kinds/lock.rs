@@ -196,7 +196,7 @@ impl Machine for Take {
             (Drawing(cas), [Reply::Number(number, ..)]) => self.number(cas, *number),
             (Numbering, [Reply::Stored(cas)]) => self.taken(*cas),
             // The item was lost before it had a number.
-            (Numbering, [Reply::Exists | Reply::Absent]) => Step::Done(Outcome::Failed(Failure::Refused)),
+            (Numbering, [Reply::Exists | Reply::Absent]) => Step::Done(Outcome::Failed(Failure::Lost)),
             (_, [Reply::NotStored | Reply::Exists, ..]) => Step::Done(Outcome::NotStored),
             (_, [Reply::TooLarge, ..]) => Step::Done(Outcome::TooLarge),
             (_, [Reply::Failed(failure), ..] | [_, Reply::Failed(failure)]) => {
@@ -357,7 +357,7 @@ mod tests {
         sent(machine.resume(smallvec![], &INPUTS));
         sent(machine.resume(smallvec![Reply::Stored(cas(8)), drawn.clone()], &INPUTS));
         let lost = machine.resume(smallvec![Reply::Absent], &INPUTS);
-        assert_eq!(lost, Step::Done(Outcome::Failed(Failure::Refused)));
+        assert_eq!(lost, Step::Done(Outcome::Failed(Failure::Lost)));
         // Somebody else has it.
         let mut machine = take(true, 0);
         sent(machine.resume(smallvec![], &INPUTS));

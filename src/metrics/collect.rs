@@ -10,8 +10,8 @@ use prometheus::proto;
 use super::cells::{AGE, Buckets, LATENCY, REBUILD};
 use super::counts::{ConfigInfo, Counts, State, gauge};
 use super::labels::{
-    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, LockEnd,
-    Outcome, PairedWith, Place, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, ErrorCause, HealthState, LeaseEnd, Limit,
+    LockEnd, Outcome, PairedWith, Place, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 use super::table::{self, Family, MetricType, TABLE};
 use super::{layout, process};
@@ -86,7 +86,7 @@ fn by_rule(counts: &Counts, page: &mut Page) {
     let mut rebuilds = Series::of(table::REBUILD_DURATION);
     let mut dropped = Series::of(table::FILLS_DROPPED);
     let mut waits = Series::of(table::WAITS);
-    let mut seen_through = Series::of(table::SEEN_THROUGH);
+    let mut stale_rejected = Series::of(table::STALE_REJECTED);
     let mut plain = Series::of(table::VALUES_PLAIN);
     let mut near = Series::of(table::NEAR_HITS);
     let mut locks = Series::of(table::LOCKS);
@@ -122,7 +122,7 @@ fn by_rule(counts: &Counts, page: &mut Page) {
         for &end in WaitEnd::ALL {
             waits.count(&[name, end.word()], counts.shared_of_rule(rule, layout::wait(end)));
         }
-        seen_through.count(&[name], counts.of_rule(rule, layout::SEEN_THROUGH));
+        stale_rejected.count(&[name], counts.of_rule(rule, layout::STALE_REJECTED));
         plain.count(&[name], counts.shared_of_rule(rule, layout::PLAIN));
         near.count(&[name], counts.of_rule(rule, layout::NEAR_HITS));
         slow.count(&[name], counts.of_rule(rule, layout::SLOW));
@@ -151,7 +151,7 @@ fn by_rule(counts: &Counts, page: &mut Page) {
         durations,
         ages,
         stale,
-        seen_through,
+        stale_rejected,
         leases,
         rebuilds,
         dropped,
@@ -314,11 +314,15 @@ fn global(counts: &Counts, page: &mut Page) {
         changes.count(&[to.word()], counts.own(layout::client_mode(to)));
     }
     page.extend([pairs, changes]);
+    let mut errors = Series::of(table::SERVER_ERRORS);
+    for &cause in ErrorCause::ALL {
+        errors.count(&[cause.word()], counts.own(layout::server_error(cause)));
+    }
     let mut limits = Series::of(table::LIMIT_REACHED);
     for &limit in Limit::ALL {
         limits.count(&[limit.word()], counts.own(layout::limit(limit)));
     }
-    page.extend([limits]);
+    page.extend([errors, limits]);
     page.value(table::BYTES_READ, counts.own(layout::BYTES_READ) as f64);
     page.value(table::BYTES_WRITTEN, counts.own(layout::BYTES_WRITTEN) as f64);
     page.value(table::TRACE_EVENTS, counts.own(layout::TRACE_EVENTS) as f64);

@@ -172,7 +172,7 @@ label! {
         /// The winner had had `cold_wait`, so this request was let through to build the value too.
         LetThrough = "let_through",
         /// The client pipelined another request after the waiting one.
-        Pipelined = "hurried",
+        Pipelined = "pipelined",
         /// The lease ended without a fill.
         Freed = "freed",
         /// All connections of its client process waited, and the process needed one for a build of its own.
@@ -191,8 +191,8 @@ label! {
         Changed = "changed",
         /// The key is gone: deleted, flushed or evicted during the rebuild, or the rebuild took longer than `max_rebuild`.
         Gone = "gone",
-        /// The server was down at the miss, so the state of the key was unknown. The client receives `SERVER_ERROR`.
-        Unreachable = "unreachable",
+        /// The server did not answer the miss, or had no memory, so the state of the key was unknown. The client receives `SERVER_ERROR`.
+        Unread = "unread",
         /// Its connection received more misses than are remembered. The client receives `SERVER_ERROR`.
         Unknown = "unknown",
     }
@@ -302,7 +302,43 @@ label! {
         /// It took too long.
         TimedOut = "timed_out",
         /// Not started: too many were in progress.
-        Crowded = "crowded",
+        TooMany = "too_many",
+    }
+}
+
+label! {
+    /// Why a command was answered `SERVER_ERROR`.
+    ErrorCause {
+        /// There was no connection to the server.
+        Down = "down",
+        /// The server did not reply in time.
+        Timeout = "timeout",
+        /// Too many commands waited for the server, or too many writers changed the key.
+        Overloaded = "overloaded",
+        /// The server does not support what the guard needs.
+        Unguarded = "unguarded",
+        /// The server had no memory.
+        NoMemory = "no_memory",
+        /// The value is larger than an item may be.
+        TooLarge = "too_large",
+        /// The server sent another error, or an invalid reply.
+        Refused = "refused",
+        /// It was not known which server has the key.
+        NoView = "no_view",
+        /// A set after a miss for which the item or a tag was not read.
+        Unread = "unread",
+        /// A set after a miss on a connection with more misses than are remembered.
+        Misses = "misses",
+        /// A list, the names of a table, or a slot of a log is full.
+        Full = "full",
+        /// The connection has too many locks.
+        Locks = "locks",
+        /// The answer would be larger than an item may be.
+        Answer = "answer",
+        /// The server lost an item during the command.
+        Lost = "lost",
+        /// The item was stored past Kennel.
+        Foreign = "foreign",
     }
 }
 
@@ -312,7 +348,7 @@ label! {
         /// Reading from a client was paused: too many of its requests were in progress.
         Requests = "requests",
         /// Reading from a client was paused: it did not read its replies.
-        UnreadReplies = "untaken",
+        UnreadReplies = "unread",
         /// A client was disconnected: `max_buffered` was exceeded, and it held most.
         Buffered = "buffered",
         /// A client that had not authenticated was disconnected: too many had not, or all connections were in use, and a new client
@@ -325,7 +361,7 @@ label! {
         /// A client was disconnected: its command line was too long, or became invalid after part of it was answered.
         Line = "line",
         /// A lease was released or a miss token removed: there were too many, and its connection held most.
-        MissTokens = "tickets",
+        MissTokens = "miss_tokens",
         /// A connection received more misses than are remembered for it.
         Misses = "misses",
         /// A reader did not wait for another client's fill: too many did already.

@@ -2,8 +2,8 @@
 
 use super::cells::{AGE, LATENCY, REBUILD};
 use super::labels::{
-    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, LockEnd,
-    Outcome, PairedWith, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, ErrorCause, HealthState, LeaseEnd, Limit,
+    LockEnd, Outcome, PairedWith, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 
 /// The rule index of a key that no rule matches, and of requests without a key. Exported as the rule `none`.
@@ -55,29 +55,26 @@ pub(super) const CLIENTS_REFUSED: usize = 2;
 pub(super) const BYTES_READ: usize = 3;
 /// Bytes written to clients.
 pub(super) const BYTES_WRITTEN: usize = 4;
-/// Values refused as too large.
-pub(super) const TOO_LARGE: usize = 5;
-/// Values for which a server had no memory.
-pub(super) const NO_MEMORY: usize = 6;
 /// Clients that used the binary protocol.
-pub(super) const CLIENTS_BINARY: usize = 7;
+pub(super) const CLIENTS_BINARY: usize = 5;
 /// Bytes in the near cache.
-pub(super) const NEAR_BYTES: usize = 8;
+pub(super) const NEAR_BYTES: usize = 6;
 /// Clients received from another process.
-pub(super) const CLIENTS_RECEIVED: usize = 9;
+pub(super) const CLIENTS_RECEIVED: usize = 7;
 /// Locks that clients have now.
-pub(super) const LOCKS_HELD: usize = 10;
+pub(super) const LOCKS_HELD: usize = 8;
 /// Events sent to watchers.
-pub(super) const TRACE_EVENTS: usize = 11;
+pub(super) const TRACE_EVENTS: usize = 9;
 /// Events dropped because a watcher did not take those before them.
-pub(super) const TRACE_DROPPED: usize = 12;
+pub(super) const TRACE_DROPPED: usize = 10;
 
 // The first cells of what is counted by a label.
 
-const OUTCOMES: usize = 13;
+const OUTCOMES: usize = 11;
 const PAIRS: usize = OUTCOMES + AuthOutcome::ALL.len() + TlsOutcome::ALL.len();
 const LIMITS: usize = PAIRS + PairedWith::ALL.len() + ClientMode::ALL.len();
-const ANSWERED: usize = LIMITS + Limit::ALL.len();
+const ERRORS: usize = LIMITS + Limit::ALL.len();
+const ANSWERED: usize = ERRORS + ErrorCause::ALL.len();
 
 pub(super) fn authentication(outcome: AuthOutcome) -> usize {
     OUTCOMES + outcome as usize
@@ -97,6 +94,10 @@ pub(super) fn client_mode(to: ClientMode) -> usize {
 
 pub(super) fn limit(limit: Limit) -> usize {
     LIMITS + limit as usize
+}
+
+pub(super) fn server_error(cause: ErrorCause) -> usize {
+    ERRORS + cause as usize
 }
 
 /// Requests of all rules.
@@ -135,7 +136,7 @@ pub(super) const OBSERVED_AT_ONCE: usize = OBSERVED + 4;
 /// Builds of the guarded keys of a rule with a share, and those of them that overlapped with another one.
 pub(super) const SHARE_BUILDS: usize = OBSERVED + 5;
 pub(super) const SHARE_OVERLAPS: usize = OBSERVED + 6;
-pub(super) const SEEN_THROUGH: usize = OBSERVED + 7;
+pub(super) const STALE_REJECTED: usize = OBSERVED + 7;
 
 // Cells of a server's block.
 
@@ -203,8 +204,6 @@ mod tests {
             CLIENTS_REFUSED,
             BYTES_READ,
             BYTES_WRITTEN,
-            TOO_LARGE,
-            NO_MEMORY,
             CLIENTS_BINARY,
             NEAR_BYTES,
             CLIENTS_RECEIVED,
@@ -217,12 +216,13 @@ mod tests {
         let of_labels = of_labels.chain(PairedWith::ALL.iter().map(|&miss| pair(miss)));
         let of_labels = of_labels.chain(ClientMode::ALL.iter().map(|&to| client_mode(to)));
         let of_labels = of_labels.chain(Limit::ALL.iter().map(|&l| limit(l)));
+        let of_labels = of_labels.chain(ErrorCause::ALL.iter().map(|&cause| server_error(cause)));
         assert_full("own", OWN_GLOBAL, of_labels.chain(global).chain(pairs(answered)));
         assert_full("shared", SHARED_GLOBAL, [LEASES_LIVE, WAITERS, BUMPS, OUTAGE_VALUES, OUTAGE_BYTES]);
         let histograms = (DURATION..DURATION + LATENCY.width()).chain(STALE_AGE..STALE_AGE + AGE.width());
         let stale = StaleReason::ALL.iter().map(|&why| stale(why)).chain([NEAR_HITS, SLOW]);
         let stale = stale.chain([OBSERVED_BUILDS, OBSERVED_SPARED, OBSERVED_TIME, OBSERVED_SPARED_TIME]);
-        let stale = stale.chain([OBSERVED_AT_ONCE, SHARE_BUILDS, SHARE_OVERLAPS, SEEN_THROUGH]);
+        let stale = stale.chain([OBSERVED_AT_ONCE, SHARE_BUILDS, SHARE_OVERLAPS, STALE_REJECTED]);
         let of_rule = pairs(request).into_iter().chain(histograms).chain(stale);
         assert_full("rule", OWN_RULE, of_rule.chain(LockEnd::ALL.iter().map(|&end| lock(end))));
         let of_labels = LeaseEnd::ALL.iter().map(|&e| lease(e));

@@ -33,8 +33,8 @@ pub use counts::{ConfigInfo, ServerName};
 pub use discovery::{DiscoveredEntry, DiscoveredPool, DiscoverySource};
 pub use failover::{FailoverSource, FailoverState, PlacementsState};
 pub use labels::{
-    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, LockEnd,
-    Outcome, PairedWith, Place, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, ErrorCause, HealthState, LeaseEnd, Limit,
+    LockEnd, Outcome, PairedWith, Place, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 pub use layout::NO_RULE;
 pub use registry::{CONTENT_TYPE, Metrics, NextMetrics, ObservedTotals, RuleTotals};

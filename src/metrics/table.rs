@@ -1,8 +1,8 @@
 //! All metrics: name, type, labels and help. docs/metrics.md shows the same table; a test compares them.
 
 use super::labels::{
-    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, LockEnd,
-    Outcome, PairedWith, Place, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, ErrorCause, HealthState, LeaseEnd, Limit,
+    LockEnd, Outcome, PairedWith, Place, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 
 /// The type of a metric in Prometheus.
@@ -60,7 +60,7 @@ table! {
         "Time between the expiry of a stale value and serving it.";
     STALE = Counter "kennel_stale_total" ["rule", "why"]
         "Stale values served, by why they are stale.";
-    SEEN_THROUGH = Counter "kennel_stale_seen_through_total" ["rule"]
+    STALE_REJECTED = Counter "kennel_stale_rejected_total" ["rule"]
         "Deletes and sets by which a client builds a value although it has just been served a stale one: it judges the age itself.";
     LEASES = Counter "kennel_leases_total" ["rule", "end"]
         "Leases that ended, by reason.";
@@ -170,6 +170,8 @@ table! {
         "Client connections received from the process that this one has taken over from.";
     CLIENTS_CHANGES = Counter "kennel_clients_mode_changes_total" ["to"]
         "Changes in whether the clients of a listener are taken to use connection pools.";
+    SERVER_ERRORS = Counter "kennel_server_errors_total" ["cause"]
+        "SERVER_ERROR replies to commands on keys, by cause.";
     LIMIT_REACHED = Counter "kennel_limit_reached_total" ["limit"]
         "Times that clients reached a limit.";
     BYTES_READ = Counter "kennel_bytes_read_total" []
@@ -236,6 +238,7 @@ pub fn markdown() -> String {
     row("outcome", &TLS_HANDSHAKES, TlsOutcome::ALL.iter().map(|v| v.word()).collect());
     row("miss", &SET_PAIRS, PairedWith::ALL.iter().map(|v| v.word()).collect());
     row("to", &CLIENTS_CHANGES, ClientMode::ALL.iter().map(|v| v.word()).collect());
+    row("cause", &SERVER_ERRORS, ErrorCause::ALL.iter().map(|v| v.word()).collect());
     row("limit", &LIMIT_REACHED, Limit::ALL.iter().map(|v| v.word()).collect());
     page
 }

@@ -5,8 +5,8 @@ use super::discovery::{DiscoveredEntry, DiscoveredPool, DiscoverySource};
 use super::exposition::{Exposition, read};
 use super::failover::{FailoverSource, FailoverState, PlacementsState};
 use super::labels::{
-    AuthOutcome, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, LockEnd, Outcome,
-    PairedWith, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
+    AuthOutcome, Command, ConnectFailure, DropReason, ErrorCause, HealthState, LeaseEnd, Limit, LockEnd,
+    Outcome, PairedWith, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 use super::layout::NO_RULE;
 use super::registry::Metrics;
@@ -45,7 +45,7 @@ fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
         }
         DropReason::ALL.iter().for_each(|&why| worker.fill_dropped(rule, why));
         worker.value_plain(rule);
-        worker.seen_through(rule);
+        worker.stale_rejected(rule);
         worker.near_hit(rule);
         worker.observed_build(rule, MS, true, 2);
         worker.guarded_build(rule, true);
@@ -72,6 +72,7 @@ fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
     PairedWith::ALL.iter().for_each(|&miss| worker.set_paired(miss));
     [false, true].into_iter().for_each(|pooled| worker.clients_changed(pooled));
     Limit::ALL.iter().for_each(|&limit| worker.limit_reached(limit));
+    ErrorCause::ALL.iter().for_each(|&cause| worker.server_error(cause));
     worker.lock_taken();
     LockEnd::ALL.iter().for_each(|&end| worker.lock_ended(0, end));
     worker.trace_event();

@@ -1,7 +1,7 @@
 //! Sums over all rules and workers, for the reply to a client's `stats`.
 
 use super::counts::{Counts, gauge};
-use super::labels::{AuthOutcome, Command, Outcome, UpstreamOutcome};
+use super::labels::{AuthOutcome, Command, ErrorCause, Outcome, UpstreamOutcome};
 use super::{layout, process};
 
 /// The counts of all rules and all workers at one moment.
@@ -73,8 +73,8 @@ impl Totals {
             clients_refused: counts.own(layout::CLIENTS_REFUSED),
             bytes_read: counts.own(layout::BYTES_READ),
             bytes_written: counts.own(layout::BYTES_WRITTEN),
-            too_large: counts.own(layout::TOO_LARGE),
-            no_memory: counts.own(layout::NO_MEMORY),
+            too_large: counts.own(layout::server_error(ErrorCause::TooLarge)),
+            no_memory: counts.own(layout::server_error(ErrorCause::NoMemory)),
             passwords: passwords(AuthOutcome::Accepted) + wrong_passwords,
             wrong_passwords,
             clients: gauge(counts.own(layout::CLIENTS)),
@@ -138,7 +138,7 @@ mod tests {
             worker.request(rule, Command::MetaGet, Outcome::Miss, Duration::ZERO);
             worker.client_connected();
             worker.bytes_read(5);
-            worker.too_large();
+            worker.server_error(ErrorCause::TooLarge);
             worker.server(0).refused(UpstreamOutcome::Down);
         };
         count(0, 0);

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use super::cells::{AGE, Block, Buckets, LATENCY, REBUILD};
 use super::labels::{
-    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, HealthState, LeaseEnd, Limit, LockEnd,
-    Outcome, PairedWith, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, ErrorCause, HealthState, LeaseEnd, Limit,
+    LockEnd, Outcome, PairedWith, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
 };
 use super::layout::{
     BUMPS, BYTES_READ, BYTES_WRITTEN, CLIENTS, CLIENTS_BINARY, CLIENTS_RECEIVED, CLIENTS_REFUSED,
     CLIENTS_TOTAL, CONNECTIONS, DURATION, GUARDS, IN_FLIGHT, LEASES_LIVE, LOCKS_HELD, NEAR_BYTES, NEAR_HITS,
-    NO_MEMORY, OBSERVED_AT_ONCE, OBSERVED_BUILDS, OBSERVED_SPARED, OBSERVED_SPARED_TIME, OBSERVED_TIME,
-    OUTAGE_BYTES, OUTAGE_VALUES, OWN_GLOBAL, OWN_RULE, OWN_SERVER, PLAIN, REBUILD_DURATION, SEEN_THROUGH,
-    SHARE_BUILDS, SHARE_OVERLAPS, SHARED, SHARED_GLOBAL, SHARED_RULE, SLOW, STALE_AGE, TOO_LARGE,
-    TRACE_DROPPED, TRACE_EVENTS, UNHEALTHY, UP, UPSTREAM_DURATION, WAITERS, answered, authentication,
-    client_mode, connect_failure, dropped, handshake, health_changes, lease, limit, lock, pair, request,
-    stale, tls_session, upstream, wait,
+    OBSERVED_AT_ONCE, OBSERVED_BUILDS, OBSERVED_SPARED, OBSERVED_SPARED_TIME, OBSERVED_TIME, OUTAGE_BYTES,
+    OUTAGE_VALUES, OWN_GLOBAL, OWN_RULE, OWN_SERVER, PLAIN, REBUILD_DURATION, SHARE_BUILDS, SHARE_OVERLAPS,
+    SHARED, SHARED_GLOBAL, SHARED_RULE, SLOW, STALE_AGE, STALE_REJECTED, TRACE_DROPPED, TRACE_EVENTS,
+    UNHEALTHY, UP, UPSTREAM_DURATION, WAITERS, answered, authentication, client_mode, connect_failure,
+    dropped, handshake, health_changes, lease, limit, lock, pair, request, server_error, stale, tls_session,
+    upstream, wait,
 };
 
 /// One worker's counters under one configuration. Those of the worker itself, and of a rule or server that the next configuration
@@ -149,14 +149,9 @@ impl WorkerMetrics {
         }
     }
 
-    /// A value was refused as too large, by Kennel or its server. Worker's thread only.
-    pub fn too_large(&self) {
-        self.own.add_exclusive(TOO_LARGE, 1);
-    }
-
-    /// A server had no memory for a value. Worker's thread only.
-    pub fn no_memory(&self) {
-        self.own.add_exclusive(NO_MEMORY, 1);
+    /// A command was answered `SERVER_ERROR`. Worker's thread only.
+    pub fn server_error(&self, cause: ErrorCause) {
+        self.own.add_exclusive(server_error(cause), 1);
     }
 
     /// A stale value was served `age` after its expiry (0 if only a tag was bumped). Worker's thread only.
@@ -169,10 +164,10 @@ impl WorkerMetrics {
     }
 
     /// A client deleted or set a key whose stale value it had just been served. Returns how often that was. Worker's thread only.
-    pub fn seen_through(&self, rule: usize) -> u64 {
+    pub fn stale_rejected(&self, rule: usize) -> u64 {
         let cells = &self.rule(rule).own;
-        cells.add_exclusive(SEEN_THROUGH, 1);
-        cells.get(SEEN_THROUGH)
+        cells.add_exclusive(STALE_REJECTED, 1);
+        cells.get(STALE_REJECTED)
     }
 
     /// A client won the right to rebuild.

@@ -358,6 +358,19 @@ fn is_error(line: &[u8]) -> bool {
     matches!(word(line).0, b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR") && line[0] != b' '
 }
 
+/// Whether a line says that the server has no memory for what it was to store.
+pub fn is_out_of_memory(line: &[u8]) -> bool {
+    let text = line.strip_prefix(b"SERVER_ERROR ").map(<[u8]>::trim_ascii_end);
+    // The newest and the oldest say it differently. memcached also says "out of memory" when it cannot read or write.
+    let rest = text.and_then(|text| match text.split_at_checked(b"out of memory".len()) {
+        Some((words, rest)) if words.eq_ignore_ascii_case(b"out of memory") => Some(rest),
+        _ => None,
+    });
+    let stores: [&[u8]; 5] =
+        [b"", b" storing object", b" allocating item", b" allocating new item", b" incrementing value"];
+    rest.is_some_and(|rest| stores.contains(&rest))
+}
+
 /// Whether a line is a valid [`Shape::Line`] reply.
 fn is_one_line(line: &[u8]) -> bool {
     let (first, rest) = line.split_at(memchr(b' ', line).unwrap_or(line.len()));

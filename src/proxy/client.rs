@@ -259,7 +259,7 @@ impl Client {
             return;
         }
         let rule = proxy.rule_of(key.guard);
-        let seen = proxy.metrics.seen_through(rule);
+        let seen = proxy.metrics.stale_rejected(rule);
         if seen == LOGGED_WHEN_SEEN && !proxy.policy(key.guard).stale_before_expiry {
             warn!(
                 rule = %proxy.observer.rule(rule),

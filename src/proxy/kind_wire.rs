@@ -5,7 +5,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use crate::error::Failure;
 use crate::kinds::{Cas, Command, Items, Mode, Operation, Reply, Value};
 use crate::protocol::decimal::write_decimal;
-use crate::protocol::reply::{self as protocol, MetaReply, Shape, Status, meta, unsigned};
+use crate::protocol::reply::{self as protocol, MetaReply, Shape, Status, is_out_of_memory, meta, unsigned};
 use crate::upstream::pending_replies::{END, Reply as ServerReply};
 
 /// memcached's reply for an item that is larger than `item_size_max`.
@@ -90,6 +90,8 @@ fn number(out: &mut BytesMut, before: &[u8], number: impl itoa::Integer) {
 pub enum Expected {
     /// An item with its value.
     Item,
+    /// The same, or a new stub.
+    ItemOrStub,
     Items,
     /// The size of an item.
     Size,
@@ -104,7 +106,8 @@ impl Expected {
     /// What the reply to this operation tells.
     pub fn of(operation: &Operation) -> Expected {
         match operation {
-            Operation::Get | Operation::GetOrStub => Expected::Item,
+            Operation::Get => Expected::Item,
+            Operation::GetOrStub => Expected::ItemOrStub,
             Operation::GetMany(_) => Expected::Items,
             Operation::Size { .. } => Expected::Size,
             Operation::Store { .. } => Expected::Stored,
@@ -136,7 +139,7 @@ pub fn decode(expected: Expected, reply: ServerReply) -> Reply {
     }
     let reply = meta(&bytes);
     let decoded = match (reply.status, expected) {
-        (Status::Va | Status::Hd, Expected::Item) => item(&reply, epoch).map(|item| {
+        (Status::Va | Status::Hd, Expected::Item | Expected::ItemOrStub) => item(&reply, epoch).map(|item| {
             let length = reply.data.len();
             Reply::Item(Value { data: value(&bytes, length), ..item })
         }),
@@ -146,11 +149,14 @@ pub fn decode(expected: Expected, reply: ServerReply) -> Reply {
             reply.number(b'c').map(|number| Reply::Stored(Cas { number, epoch }))
         }
         (Status::Hd, Expected::Deleted) => Some(Reply::Done),
+        // It has no memory for a stub.
+        (Status::En, Expected::ItemOrStub) => Some(Reply::Failed(Failure::NoMemory)),
         (Status::En | Status::Nf, _) => Some(Reply::Absent),
         (Status::Ns, _) => Some(Reply::NotStored),
         (Status::Ex, _) => Some(Reply::Exists),
         (Status::Error, Expected::Stored) if reply.data == TOO_LARGE => Some(Reply::TooLarge),
         (Status::Error, Expected::Number) if reply.data == NOT_A_NUMBER => Some(Reply::NotANumber),
+        (Status::Error, _) if is_out_of_memory(reply.data) => Some(Reply::Failed(Failure::NoMemory)),
         _ => None,
     };
     decoded.unwrap_or(Reply::Failed(Failure::Refused))
@@ -264,6 +270,7 @@ mod tests {
         let refused = Reply::Failed(Failure::Refused);
         assert_eq!(of(&Operation::Get, "VA 2 t-1 f5 c9\r\nab\r\n"), Reply::Item(item));
         assert_eq!(of(&Operation::Get, "EN\r\n"), Reply::Absent);
+        assert_eq!(of(&Operation::GetOrStub, "EN\r\n"), Reply::Failed(Failure::NoMemory));
         assert_eq!(of(&Operation::Get, "VA 2 f5 c9\r\nab\r\n"), refused);
         let size = Operation::Size { exptime: None };
         assert_eq!(of(&size, "HD s12 c9\r\n"), Reply::Size(12, cas(9)));
@@ -279,7 +286,10 @@ mod tests {
         assert_eq!(of(&store, "HD c8\r\n"), Reply::Stored(cas(8)));
         assert_eq!(of(&store, "NS c0\r\n"), Reply::NotStored);
         assert_eq!(of(&store, "SERVER_ERROR object too large for cache\r\n"), Reply::TooLarge);
-        assert_eq!(of(&store, "SERVER_ERROR out of memory\r\n"), refused);
+        let full = Reply::Failed(Failure::NoMemory);
+        assert_eq!(of(&store, "SERVER_ERROR out of memory storing object\r\n"), full);
+        assert_eq!(of(&count, "SERVER_ERROR out of memory\r\n"), full);
+        assert_eq!(of(&store, "SERVER_ERROR backend failure\r\n"), refused);
         let delete = Operation::Delete { cas: Some(cas(7)) };
         assert_eq!(of(&delete, "HD\r\n"), Reply::Done);
         assert_eq!(of(&delete, "NF\r\n"), Reply::Absent);

@@ -12,6 +12,7 @@ use tracing::{info, warn};
 use super::client::Client;
 use super::key::{GuardedKey, StructureKey};
 use super::pipeline::Proxy;
+use super::replies::cause::each_error;
 use crate::hot::HotSample;
 use crate::metrics::{Command, LeaseEnd, Limit, NO_RULE, Outcome};
 use crate::observed::{Build, Deed, Stored};
@@ -271,6 +272,11 @@ impl Proxy {
     /// Counts a request that is answered at once, without a key.
     pub(super) fn count_at_once(&self, client: &Client, command: Command, outcome: Outcome) {
         self.count_unsent(client, NO_RULE, command, outcome, b"");
+    }
+
+    /// Counts each error of a server or of Kennel in these replies.
+    pub(super) fn count_errors(&self, replies: &[u8]) {
+        each_error(replies, |cause| self.metrics.server_error(cause));
     }
 
     /// Counts a request for a key that is answered at once, without a server.

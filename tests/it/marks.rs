@@ -232,7 +232,8 @@ fn a_sidecar_that_goes_back_behind_the_end_of_a_change_says_so() {
     let (log, ready) = (two.log(), two.http("/readyz"));
     assert_eq!(log.matches("goes back behind the end of a change").count(), 1, "{log}");
     assert!(ready.contains("guarded keys are not served") && ready.contains("behind the end"), "{ready}");
-    assert!(two.client().set("k:1", b"v", 60).starts_with("SERVER_ERROR"));
+    let error = "SERVER_ERROR the server of this key is being replaced";
+    assert_eq!(two.client().set("k:1", b"v", 60), error);
     two.kill();
     // A change back is another change.
     let back = Kennel::start(&toml(&servers[1..], &format!("failover = false\nnext = {old:?}")));

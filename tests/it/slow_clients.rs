@@ -83,7 +83,7 @@ fn a_client_that_sends_and_never_reads_is_held_back_and_costs_a_bounded_amount()
     beside_an_innocent(&kennel, || {
         // 200 MB of replies.
         deaf.send(&b"get raw:100k\r\n".repeat(2000));
-        eventually("it is held back", || reached(&kennel, "untaken") + reached(&kennel, "requests") > 0.0);
+        eventually("it is held back", || reached(&kennel, "unread") + reached(&kennel, "requests") > 0.0);
     });
     // MAX_AWAITED, MAX_OUTPUT, and a read buffer grown to hold one value; never 200 MB.
     let cost = peak(&kennel) - before;

@@ -5,6 +5,7 @@
 
 mod circles;
 mod code;
+mod errors;
 mod files;
 mod pages;
 mod promises;
@@ -13,6 +14,7 @@ mod reference;
 
 use circles::circles;
 use code::{Source, everything_rust, paths_from, sources, words_at};
+use errors::unlisted_errors;
 use files::{read, root, texts};
 use pages::{
     LIMITS, dead_links, invented_code, pages, said_twice, unknown_messages, unknown_names, unshown_limits,
@@ -315,6 +317,12 @@ fn every_alert_is_on_the_operations_page_and_fires_in_a_test() {
 #[test]
 fn every_message_on_the_operations_page_is_one_of_the_code() {
     report(unknown_messages("docs/operations.md", &read("docs/operations.md"), &sources("src")));
+}
+
+#[test]
+fn every_error_is_on_a_page_and_provoked_by_a_test() {
+    let pages: Vec<_> = pages().into_iter().filter(|(path, _)| path.starts_with("docs/")).collect();
+    report(unlisted_errors(&pages, &everything_rust()));
 }
 
 #[test]

@@ -149,7 +149,8 @@ impl<E: Edit> Run<E> {
                 }
                 // The first copy was lost, and the second began anew without this change, or may have.
                 Ok(Found::Record(..)) => self.undone(now),
-                Ok(Found::Absent(None)) => self.failed(Failure::Refused),
+                // Not even a stub.
+                Ok(Found::Absent(None)) => self.failed(Failure::NoMemory),
                 Err(failure) => self.failed(failure),
             },
             (Stage::FirstAgain { record, second }, reply) => match found(Some(reply)) {
@@ -268,7 +269,8 @@ impl<E: Edit> Run<E> {
             (Found::Absent(Some(_)) | Found::Record(..), Found::Record(held, second)) => {
                 self.read_first(Some(held), second, LOOKS - 1)
             }
-            _ => self.failed(Failure::Refused),
+            // Not even a stub.
+            (Found::Absent(None), _) | (_, Found::Absent(None)) => self.failed(Failure::NoMemory),
         }
     }
 
@@ -297,7 +299,8 @@ impl<E: Edit> Run<E> {
                 self.claim(held, first, second, inputs)
             }
             (Found::Absent(Some(first)), None) => self.create(first, second, inputs),
-            (Found::Absent(None), _) => self.failed(Failure::Refused),
+            // Not even a stub.
+            (Found::Absent(None), _) => self.failed(Failure::NoMemory),
         }
     }
 
@@ -432,7 +435,7 @@ impl<E: Edit> Run<E> {
 /// What a read has found.
 fn found(reply: Option<&Reply>) -> Result<Found, Failure> {
     match reply {
-        Some(Reply::Item(item)) => Record::decode(item).ok_or(Failure::Refused),
+        Some(Reply::Item(item)) => Record::decode(item).ok_or(Failure::Foreign),
         Some(Reply::Absent) => Ok(Found::Absent(None)),
         Some(Reply::Failed(failure)) => Err(*failure),
         _ => Err(Failure::Refused),

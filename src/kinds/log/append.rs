@@ -87,7 +87,7 @@ impl Append {
         self.step = step;
         self.rounds += 1;
         if self.rounds > MAX_ROUNDS {
-            return Step::Done(Outcome::Failed(Failure::Refused));
+            return Step::Done(Outcome::Failed(Failure::Lost));
         }
         let mode = if step == AppendStep::Creating { Mode::Add } else { Mode::Append };
         send(self.entry(mode, now))
@@ -130,7 +130,7 @@ impl Append {
         let is_lost = self.is_lost(end);
         match entry {
             // No reader would find it.
-            Reply::Stored(_) if is_lost => Step::Done(Outcome::Failed(Failure::Refused)),
+            Reply::Stored(_) if is_lost => Step::Done(Outcome::Failed(Failure::Lost)),
             Reply::Stored(cas) => self.stored(cas.number, now),
             Reply::NotStored | Reply::TooLarge => self.place(end, Some(self.part), now),
             Reply::Failed(failure) => Step::Done(Outcome::Failed(failure)),

@@ -104,7 +104,7 @@ fn an_entry_that_no_reader_would_find_is_not_acknowledged() {
     sent(machine.resume(smallvec![], &inputs(NOW)));
     let replies = smallvec![Reply::Number(5, CAS, None), Reply::Stored(CAS)];
     let step = machine.resume(replies, &inputs(NOW));
-    assert_eq!(step, Step::Done(Outcome::Failed(Failure::Refused)));
+    assert_eq!(step, Step::Done(Outcome::Failed(Failure::Lost)));
     assert_eq!(ends.get(b"k", SLOT), None);
 }
 
@@ -161,7 +161,7 @@ fn an_append_is_not_tried_for_ever() {
         sent(machine.resume(smallvec![Reply::NotStored], &inputs(NOW)));
     }
     let step = machine.resume(smallvec![Reply::NotStored], &inputs(NOW));
-    assert_eq!(step, Step::Done(Outcome::Failed(Failure::Refused)));
+    assert_eq!(step, Step::Done(Outcome::Failed(Failure::Lost)));
 }
 
 #[test]

@@ -107,7 +107,8 @@ fn an_element_whose_name_has_no_room_is_not_kept() {
     for name in &NAMES[..3] {
         assert_eq!(set(name).run(store).0, Outcome::Stored(0));
     }
-    assert_eq!(set(NAMES[3]).run(store).0, Outcome::Refused(FULL));
+    let full = "SERVER_ERROR the names of the table are full: the element is not stored\r\n";
+    assert_eq!(set(NAMES[3]).run(store).0, Outcome::Refused(full));
     // The names that are there are no problem.
     assert_eq!(set(NAMES[0]).run(store).0, Outcome::Stored(0));
     assert_eq!(sorted(run(store, Request::Get).0), ["ann", "b", "user:1"]);

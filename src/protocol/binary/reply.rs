@@ -142,6 +142,19 @@ pub fn value_of_packet(reply: &[u8]) -> usize {
     body.saturating_sub(usize::from(u16::from_be_bytes(key)) + usize::from(extras))
 }
 
+/// The text of an error of a server in the first of these replies, if it is one, and the replies behind it.
+pub fn error_of_packet(replies: &[u8]) -> (Option<&[u8]>, &[u8]) {
+    let Some((header, rest)) = replies.split_first_chunk::<24>() else { return (None, b"") };
+    let &[_, _, _, _, _, _, s, t, a, b, c, d, ..] = header;
+    let Some((body, rest)) = rest.split_at_checked(u32::from_be_bytes([a, b, c, d]) as usize) else {
+        return (None, b"");
+    };
+    let status = u16::from_be_bytes([s, t]);
+    let is_error = status == Status::TooLarge.number() || status == Status::ServerError.number();
+    let text: &[u8] = if status == Status::TooLarge.number() { b"object too large" } else { body };
+    (is_error.then_some(text), rest)
+}
+
 /// Whether these bytes begin with a reply that has this status.
 pub fn has_status(reply: &[u8], status: Status) -> bool {
     is_packet(reply) && reply.get(6..8) == Some(&status.number().to_be_bytes())

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::get::Get;
 use super::long_get::{GetPart, LongGetState};
 use super::poll::{Call, Kind};
-use crate::metrics::{Command, NO_RULE, Outcome};
+use crate::metrics::{Command, ErrorCause, NO_RULE, Outcome};
 use crate::protocol::base64;
 use crate::protocol::request::{Keys, MetaVerb, Refused, Request, Store, Verb};
 use crate::proxy::client::Client;
@@ -55,6 +55,7 @@ impl Call {
             Ok(call) => Kind::Structure(Box::new(call)),
             Err(line) => {
                 proxy.count_unsent(client, rule, command, refusal(line), key);
+                proxy.count_errors(line.as_bytes());
                 reply(line)
             }
         };
@@ -404,7 +405,7 @@ impl Call {
         };
         // A data block is skipped if it is too large (the reply is empty for noreply), or if its meta command is malformed.
         if refused.skip_data > 0 && !refused.reply.starts_with(b"CLIENT_ERROR") {
-            proxy.metrics.too_large();
+            proxy.metrics.server_error(ErrorCause::TooLarge);
         }
         proxy.count_at_once(client, Command::Other, outcome);
         Some(Call { quiet, accesses, ..Call::new(Command::Other, kind, client) })

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::get::{BinaryGets, Get};
 use super::poll::{Call, Kind};
-use crate::metrics::{Command as Label, Outcome};
+use crate::metrics::{Command as Label, ErrorCause, Outcome};
 use crate::protocol::binary::parse::{Command, Refused, Request, Store};
 use crate::protocol::binary::reply::{put_done, put_error, put_statistic, put_text, put_translated};
 use crate::protocol::binary::{self, Head, Operation, Status};
@@ -54,6 +54,7 @@ impl Call {
             Ok(call) => Kind::Structure(Box::new(call)),
             Err(line) => {
                 proxy.count_unsent(client, rule, label, refusal(line), key);
+                proxy.count_errors(line.as_bytes());
                 reply(&|out| put_translated(head, line.as_bytes(), out))
             }
         };
@@ -72,7 +73,7 @@ impl Call {
                 KeyClass::Raw { pool, .. } if matches!(command, Command::Store(store) if proxy.is_too_large(store, pool)) =>
                 {
                     count(Outcome::ServerError);
-                    proxy.metrics.too_large();
+                    proxy.metrics.server_error(ErrorCause::TooLarge);
                     reply(&|out| put_error(head, Status::TooLarge, out))
                 }
                 KeyClass::Raw { pool, rule } => {
@@ -310,7 +311,7 @@ impl Call {
         };
         let outcome = match refused.status {
             Status::TooLarge => {
-                proxy.metrics.too_large();
+                proxy.metrics.server_error(ErrorCause::TooLarge);
                 Outcome::ServerError
             }
             Status::ServerError => Outcome::ServerError,

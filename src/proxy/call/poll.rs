@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use super::get::Get;
 use crate::guard::TagName;
 use crate::metrics::{Command, Outcome};
-use crate::protocol::binary::reply::{has_status, is_packet, put_translated};
-use crate::protocol::binary::{Head, Status};
+use crate::protocol::binary::Head;
+use crate::protocol::binary::reply::{is_packet, put_translated};
 use crate::proxy::client::Client;
 use crate::proxy::guarded::invalidation::{Invalidation, changes};
 use crate::proxy::guarded::meta_get::MetaGet;
@@ -191,10 +191,22 @@ impl Call {
             }
             Kind::FlushAll(flush) => flush.poll(&scope, cx, out),
             Kind::Statistics(statistics) => statistics.poll(&scope, out),
-            Kind::Get(get) => return get.poll(&scope, cx, out),
+            Kind::Get(get) => {
+                let large = ready!(get.poll(&scope, cx, out));
+                proxy.count_errors(&out[length..]);
+                return Poll::Ready(large);
+            }
             // An `mg` is never quiet here.
-            Kind::MetaGet(get) => return get.poll(&scope, cx, out),
-            Kind::TagGet(get) => get.poll(&scope, out),
+            Kind::MetaGet(get) => {
+                let large = ready!(get.poll(&scope, cx, out));
+                proxy.count_errors(&out[length..]);
+                return Poll::Ready(large);
+            }
+            Kind::TagGet(get) => {
+                ready!(get.poll(&scope, out));
+                proxy.count_errors(&out[length..]);
+                Poll::Ready(())
+            }
             Kind::Guarded(write) => match write.poll(&scope, cx, out) {
                 Poll::Ready(outcome) => self.done(outcome, length, &scope, cx, out),
                 Poll::Pending => Poll::Pending,
@@ -203,7 +215,11 @@ impl Call {
                 Poll::Ready(outcome) => self.done(outcome, length, &scope, cx, out),
                 Poll::Pending => Poll::Pending,
             },
-            Kind::Invalidation(invalidation) => invalidation.poll(&scope, cx, out),
+            Kind::Invalidation(invalidation) => {
+                ready!(invalidation.poll(&scope, cx, out));
+                proxy.count_errors(&out[length..]);
+                Poll::Ready(())
+            }
             Kind::Touches(touches, reply) => {
                 touches.retain_mut(|touch| touch.poll(proxy, client, position, cx, out).is_pending());
                 match touches.is_empty() {
@@ -245,7 +261,7 @@ impl Call {
     ) -> Poll<()> {
         // Requests that the parser has refused have been counted.
         if self.command != Command::Other {
-            count_refusal(&out[length..], scope.proxy);
+            scope.proxy.count_errors(&out[length..]);
         }
         self.translate(length, out);
         let invalidates = std::mem::take(&mut self.invalidates);
@@ -280,15 +296,5 @@ impl Call {
         self.kind = Kind::Reply(reply);
         self.accesses = AccessSet::default();
         self.quiet = false;
-    }
-}
-
-/// Counts a value that was refused for its size or for lack of memory, for `stats`.
-fn count_refusal(reply: &[u8], proxy: &Proxy) {
-    match reply {
-        _ if has_status(reply, Status::TooLarge) => proxy.metrics.too_large(),
-        [b'S', b'E', ..] if reply.starts_with(b"SERVER_ERROR object too large") => proxy.metrics.too_large(),
-        [b'S', b'E', ..] if reply.starts_with(b"SERVER_ERROR out of memory") => proxy.metrics.no_memory(),
-        _ => {}
     }
 }

@@ -39,6 +39,8 @@ pub(super) fn failure(failure: Failure) -> String {
         Failure::TimedOut => "the server did not reply in time",
         Failure::Refused => "the server returned an error or an invalid reply",
         Failure::NoMemory => "the server is out of memory",
+        Failure::Lost => "the server lost an item",
+        Failure::Foreign => "the item was stored past Kennel",
         Failure::Overloaded => "too many commands wait for the server",
         Failure::TooLarge => "the answer is larger than 1 MiB",
         Failure::NoView => "there is no valid view: where the keys of this server are is unknown",

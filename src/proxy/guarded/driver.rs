@@ -68,12 +68,9 @@ struct Wait {
 /// No connection.
 const ANOTHER: Owner = Owner { connection: u64::MAX, peers: u64::MAX };
 
-/// Whether the server had no memory for what the command stores, or for the stub of a get.
+/// Whether the server had no memory for the stub of a get. If it has none for a value, the connection notes that.
 fn is_full(operation: &Operation, reply: &ServerReply) -> bool {
-    match (operation, reply) {
-        (Operation::Get(flags), ServerReply::Absent) => flags.vivify.is_some(),
-        (_, reply) => matches!(reply, ServerReply::Failed(Failure::NoMemory)),
-    }
+    matches!((operation, reply), (Operation::Get(flags), ServerReply::Absent) if flags.vivify.is_some())
 }
 
 impl Reader {

@@ -8,14 +8,12 @@ use crate::guard::{
     read_tag, tag_value,
 };
 use crate::protocol::decimal::{read_decimal, write_decimal};
-use crate::protocol::reply::{MetaReply, Status, meta};
+use crate::protocol::reply::{MetaReply, Status, is_out_of_memory, meta};
 use crate::proxy::server_key::server_key;
 use crate::upstream::pending_replies::Reply;
 
 /// memcached's reply for an item that is larger than `item_size_max`.
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
-/// memcached's reply for an item for which it has no memory.
-const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory";
 
 /// Appends a command on `key`.
 pub fn encode(operation: &Operation, key: &[u8], out: &mut BytesMut) {
@@ -156,9 +154,7 @@ pub(crate) fn decode_reply(operation: &Operation, reply: Reply) -> ServerReply {
         (Status::Ns, _) => ServerReply::NotStored,
         (Status::Ex, _) => ServerReply::Exists,
         (Status::Error, Operation::Store { .. }) if reply.data == TOO_LARGE => ServerReply::TooLarge,
-        (Status::Error, Operation::Store { .. }) if reply.data.starts_with(NO_MEMORY) => {
-            ServerReply::Failed(Failure::NoMemory)
-        }
+        (Status::Error, _) if is_out_of_memory(reply.data) => ServerReply::Failed(Failure::NoMemory),
         _ => ServerReply::Failed(Failure::Refused),
     }
 }
@@ -258,9 +254,9 @@ mod tests {
         assert!(item.won && item.stale);
         assert_eq!(item.cas, Cas { number: 9, epoch: 2 });
         assert_eq!(decode(&get, reply("EN\r\n")), ServerReply::Absent);
-        assert_eq!(
-            decode(&get, reply("SERVER_ERROR out of memory\r\n")),
-            ServerReply::Failed(Failure::Refused)
-        );
+        let failed = |failure| ServerReply::Failed(failure);
+        let line = "SERVER_ERROR out of memory writing get response\r\n";
+        assert_eq!(decode(&get, reply(line)), failed(Failure::Refused));
+        assert_eq!(decode(&get, reply("SERVER_ERROR out of memory\r\n")), failed(Failure::NoMemory));
     }
 }

@@ -219,7 +219,6 @@ impl StructureCall {
         // memcached deletes an item if what a meta command brings for it is too large.
         let beside = if kind.is_copied() { kinds::COPY_BYTES } else { kinds::INFIX.len() };
         if stores > proxy.structure_connection(&key).server().max_value(key.key.len() + beside) {
-            proxy.metrics.too_large();
             return Err(TOO_LARGE);
         }
         let state = match released {

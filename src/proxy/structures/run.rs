@@ -142,7 +142,14 @@ impl StructureRun {
                 Some(_) if self.place(sent.side).is_some_and(|place| !is_valid(proxy, pool, &place)) => {
                     Reply::Failed(Failure::Down)
                 }
-                Some(reply) => kind_wire::decode(sent.expected, reply),
+                Some(reply) => {
+                    let reply = kind_wire::decode(sent.expected, reply);
+                    if reply == Reply::Failed(Failure::NoMemory) {
+                        let server = self.place(sent.side).map_or(self.key.server, |place| place.server);
+                        proxy.pools[pool].connections()[server].server().note_full();
+                    }
+                    reply
+                }
                 None => Reply::Failed(Failure::Down),
             };
             let replies = self.sent.iter().map(take).collect();

@@ -14,7 +14,7 @@ use tokio_util::io::poll_read_buf;
 use super::{CONGESTED, Connection, PendingRequest, Phase, Requester};
 use crate::error::Failure;
 use crate::metrics::UpstreamOutcome;
-use crate::protocol::reply::{Frame, Garbage, Shape};
+use crate::protocol::reply::{Frame, Garbage, Shape, is_out_of_memory};
 use crate::upstream::connection_error::ConnectionError;
 use crate::upstream::read_buffer::ReadBuffer;
 use crate::upstream::reply::Reply;
@@ -195,6 +195,12 @@ impl Connection {
                         if completed.slow {
                             let requesters = request.sharers.iter().chain([&requester]);
                             note_slow(requesters, request.sent, request.written, input.last_read);
+                        }
+                        if let Reply::Answered { bytes, .. } = &reply
+                            && bytes.starts_with(b"SE")
+                            && is_out_of_memory(bytes)
+                        {
+                            self.server.note_full();
                         }
                         deliver(reply, requester, request.sharers);
                     }

@@ -47,7 +47,7 @@ struct Builds {
     took: u64,
     most_at_once: usize,
     /// Deletes and builds of a value that had just been served as stale.
-    seen_through: f64,
+    rejected: f64,
 }
 
 /// Runs the processes through a rule with these settings.
@@ -94,16 +94,16 @@ fn builds(framework: &Framework, rule: &str) -> Builds {
     let most_at_once = usize::try_from(at_once.max().unwrap_or(0)).expect("as many ends as begins");
     let [first, last] = [events.first(), events.last()].map(|event| event.map_or(0, |(at, _)| *at));
     let took = (last - first) / 1_000_000_000;
-    let seen_through = kennel.metrics().sum("kennel_stale_seen_through_total", &[]);
-    Builds { all: events.len() / 2, early, took, most_at_once, seen_through }
+    let rejected = kennel.metrics().sum("kennel_stale_rejected_total", &[]);
+    Builds { all: events.len() / 2, early, took, most_at_once, rejected }
 }
 
 /// Nine that wait for the first are not among them.
 fn is_built_by_one_at_a_time(framework: &Framework, rule: &str) -> Builds {
     let built = builds(framework, rule);
-    let Builds { all, early, took, most_at_once, seen_through } = built;
+    let Builds { all, early, took, most_at_once, rejected } = built;
     assert_eq!(most_at_once, 1, "{all} builds in all");
-    assert!(seen_through <= early as f64, "{all} builds in all, {early} early, {seen_through} saw through");
+    assert!(rejected <= early as f64, "{all} builds in all, {early} early, {rejected} rejected");
     // memcached's seconds may be up to one too short: a value is fresh for one second at least.
     assert!(all + early >= 2 && all as u64 <= took + 2, "{all} builds in {took} s, {early} early");
     built
@@ -111,8 +111,8 @@ fn is_built_by_one_at_a_time(framework: &Framework, rule: &str) -> Builds {
 
 /// Shows that the framework needs its preset, and that Kennel notices. Several build at once if the library deletes nothing.
 fn sees_through_what_is_stale_after_its_exptime(framework: &Framework, at_once: bool) {
-    let Builds { all, most_at_once, seen_through, .. } = builds(framework, "");
-    assert!(seen_through > 0.0, "{all} builds, {most_at_once} at once");
+    let Builds { all, most_at_once, rejected, .. } = builds(framework, "");
+    assert!(rejected > 0.0, "{all} builds, {most_at_once} at once");
     assert!(!at_once || most_at_once > 1, "the preset has become superfluous: {all} builds, one at a time");
 }
 
@@ -216,7 +216,7 @@ fn a_client_that_deletes_or_sets_what_it_is_served_as_stale_is_counted_and_the_r
             0 => drop(reader.delete(key)),
             _ => reader.store(key, b"new", 100),
         }
-        let seen = || kennel.metrics().sum("kennel_stale_seen_through_total", &["rule=\"pages\""]);
+        let seen = || kennel.metrics().sum("kennel_stale_rejected_total", &["rule=\"pages\""]);
         assert_eq!(seen(), done as f64 + 1.0, "{key}");
         reader.delete(key);
         assert_eq!(seen(), done as f64 + 1.0, "{key} once");
@@ -238,7 +238,7 @@ fn a_pool_that_deletes_on_one_connection_what_another_was_served_as_stale_is_cou
         assert_eq!(winner.get("page"), None);
         assert_eq!(reader.get("page").as_deref(), Some(&b"old"[..]));
         (0..2).for_each(|_| drop(other.delete("page")));
-        let seen = kennel.metrics().sum("kennel_stale_seen_through_total", &["rule=\"pages\""]);
+        let seen = kennel.metrics().sum("kennel_stale_rejected_total", &["rule=\"pages\""]);
         assert_eq!(seen, expected, "{clients}");
     }
 }

@@ -5,6 +5,7 @@ mod clients;
 mod common;
 mod copies;
 mod counter;
+mod full;
 mod list;
 mod lock;
 mod log;

@@ -33,7 +33,7 @@ fn not_stored(why: Option<Unread>) -> &'static [u8] {
         Some(Unread::Item(Failure::Overloaded)) => {
             b"SERVER_ERROR not stored: the server was overloaded when this key was missed\r\n"
         }
-        Some(Unread::Item(Failure::Refused | Failure::TooLarge)) => {
+        Some(Unread::Item(Failure::Refused | Failure::TooLarge | Failure::Lost | Failure::Foreign)) => {
             b"SERVER_ERROR not stored: the server refused when this key was missed\r\n"
         }
         Some(Unread::Item(Failure::NoView)) => {
@@ -152,7 +152,7 @@ pub(super) fn begin_store(
                     State::Reply(WriteOutcome::Failed(Failure::Unguarded), Outcome::ServerError)
                 }
                 _ => {
-                    proxy.metrics.fill_dropped(rule, DropReason::Unreachable);
+                    proxy.metrics.fill_dropped(rule, DropReason::Unread);
                     let why = Bytes::from_static(not_stored(fill.token.unread));
                     State::Reply(WriteOutcome::Verbatim(why), Outcome::ServerError)
                 }
@@ -279,4 +279,29 @@ pub(super) fn begin_delete(
         proxy.observe_release(Some(key), LeaseEnd::Released, Duration::ZERO);
     }
     begin_change(LocalChange::Delete(removal, instead), key, proxy, client)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_is_refused_with_the_cause_for_which_its_miss_was_not_read() {
+        for (unread, error) in [
+            (None, "no server answered when this key was missed"),
+            (Some(Unread::Item(Failure::TimedOut)), "no server answered when this key was missed"),
+            (Some(Unread::Item(Failure::NoMemory)), "the server was out of memory when this key was missed"),
+            (Some(Unread::Item(Failure::Overloaded)), "the server was overloaded when this key was missed"),
+            (Some(Unread::Item(Failure::Refused)), "the server refused when this key was missed"),
+            (
+                Some(Unread::Item(Failure::NoView)),
+                "the server of this key was being replaced when it was missed",
+            ),
+            (Some(Unread::Tag(Failure::Down)), "a tag was unread when this key was missed"),
+            (Some(Unread::Tag(Failure::NoMemory)), "no memory for a tag when this key was missed"),
+        ] {
+            let line = format!("SERVER_ERROR not stored: {error}\r\n");
+            assert_eq!(String::from_utf8_lossy(not_stored(unread)), line);
+        }
+    }
 }
