@@ -191,6 +191,17 @@ fn wordpress_transients_are_built_one_at_a_time() {
     is_built_by_one_at_a_time(&WORDPRESS, "");
 }
 
+/// The real ones, which scripts/suites fetches. Their timeout is 1 s.
+#[test]
+#[ignore = "needs the drop-ins that `scripts/suites wordpress` fetches from GitHub"]
+fn wordpress_transients_by_two_drop_ins_are_built_one_at_a_time() {
+    for drop_in in ["wordpress_memcache", "wordpress_memcached"] {
+        let drop_in = root().join(format!("target/suites/src/{drop_in}/object-cache.php"));
+        let library: &'static str = drop_in.display().to_string().leak();
+        is_built_by_one_at_a_time(&Framework { library, ..WORDPRESS }, "");
+    }
+}
+
 #[test]
 fn djangos_get_or_set_builds_one_at_a_time() {
     is_built_by_one_at_a_time(&DJANGO, "");
