@@ -3,7 +3,8 @@
 use crate::upstream::{Distribution, Hash};
 
 /// A library with its options, and how it places keys. docs/configuration.md has the same table.
-pub(super) const CLIENTS: [(&str, Distribution, Hash); 18] = [
+pub(super) const CLIENTS: [(&str, Distribution, Hash); 20] = [
+    ("cache-memcached", Distribution::ModulaWeighted, Hash::Crc32),
     ("dalli", Distribution::Dalli, Hash::Crc32a),
     ("gomemcache", Distribution::Modula, Hash::Crc32a),
     ("libmemcached", Distribution::Modula, Hash::OneAtATime),
@@ -12,7 +13,8 @@ pub(super) const CLIENTS: [(&str, Distribution, Hash); 18] = [
     ("mcrouter", Distribution::Ch3, Hash::Murmur64a),
     ("memjs", Distribution::Modula, Hash::Memjs),
     ("node-memcached", Distribution::Hashring, Hash::Md5),
-    ("php-memcache", Distribution::ModulaWeighted, Hash::Crc32),
+    ("php-memcache", Distribution::PhpMemcache, Hash::Crc32a),
+    ("php-memcache-standard", Distribution::ModulaWeighted, Hash::Crc32),
     ("php-memcached", Distribution::Modula, Hash::OneAtATime),
     ("php-memcached-ketama", Distribution::Ketama, Hash::Md5),
     ("pylibmc", Distribution::Modula, Hash::OneAtATime),
@@ -24,7 +26,7 @@ pub(super) const CLIENTS: [(&str, Distribution, Hash); 18] = [
     ("twemproxy", Distribution::Ketama, Hash::Fnv1a64),
 ];
 
-pub(super) fn names() -> [&'static str; 18] {
+pub(super) fn names() -> [&'static str; 20] {
     CLIENTS.map(|(name, ..)| name)
 }
 

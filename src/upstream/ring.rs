@@ -23,7 +23,7 @@ use self::hashes::hash_of;
 use self::highest::{WeightedServer, highest, mix, pymemcache, pymemcache_texts, weighted};
 use self::identity::identity;
 pub use self::moves::PairShares;
-use self::points::Points;
+use self::points::{Points, php_memcache};
 use self::slots::{Slots, jump};
 use super::md5_lanes::md5_64;
 use super::scheme::{Distribution, Hash, HashedPart, Scheme};
@@ -39,12 +39,15 @@ pub struct Ring {
 enum Placement {
     /// A pool of one server: nothing is hashed.
     Single,
-    /// Also every other ring of points but Dalli's.
+    /// Also every other ring of points but these two.
     Ketama {
         points: Points,
         hash: Hash,
     },
     Dalli {
+        points: Points,
+    },
+    PhpMemcache {
         points: Points,
     },
     Modula {
@@ -84,6 +87,7 @@ impl Ring {
             Distribution::Spymemcached => Placement::Ketama { points: Points::spymemcached(servers), hash },
             Distribution::Hashring => Placement::Ketama { points: Points::hashring(servers), hash },
             Distribution::Dalli => Placement::Dalli { points: Points::dalli(servers) },
+            Distribution::PhpMemcache => Placement::PhpMemcache { points: Points::php_memcache(servers) },
             Distribution::Modula | Distribution::ModulaWeighted => {
                 Placement::Modula { slots: Slots::listed(servers), hash }
             }
@@ -130,6 +134,7 @@ impl Ring {
             Placement::Single => 0,
             Placement::Ketama { points, hash } => points.server(hash_of(*hash, key, md5)),
             Placement::Dalli { points } => points.server(!crc32fast::hash(key)),
+            Placement::PhpMemcache { points } => points.server(php_memcache(key)),
             Placement::Modula { slots, hash } => {
                 slots.server(u64::from(hash_of(*hash, key, md5)) % slots.count())
             }
@@ -154,6 +159,7 @@ impl Ring {
             Placement::Single => 0,
             Placement::Ketama { points, hash } => points.server_without(hash_of(*hash, key, md5), without),
             Placement::Dalli { points } => points.server_without(!crc32fast::hash(key), without),
+            Placement::PhpMemcache { points } => points.server_without(php_memcache(key), without),
             Placement::Modula { slots, hash } => {
                 let slot = u64::from(hash_of(*hash, key, md5));
                 slots.server_without(without, |count| slot % count)

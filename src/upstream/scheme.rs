@@ -21,6 +21,8 @@ pub enum Distribution {
     Rendezvous,
     /// Dalli's ring: points from SHA-1, and a key belongs to the last point that is not after it.
     Dalli,
+    /// PHP's memcache: 1,024 positions on a ring of CRC-32 points, of which the hash selects one.
+    PhpMemcache,
     /// pymemcache's `HashClient`: the highest MurmurHash3 of server and key.
     Pymemcache,
     /// The ketama of spymemcached, and of libmemcached for it: weighted ketama with other names of servers.
@@ -111,7 +113,7 @@ const ALL: [Hash; 14] = [
 
 impl Distribution {
     /// All of them with their names in the configuration.
-    pub const NAMES: [(&'static str, Distribution); 12] = [
+    pub const NAMES: [(&'static str, Distribution); 13] = [
         ("ketama", Distribution::Ketama),
         ("modula", Distribution::Modula),
         ("modula_sorted", Distribution::ModulaSorted),
@@ -120,6 +122,7 @@ impl Distribution {
         ("modula_weighted", Distribution::ModulaWeighted),
         ("consistent", Distribution::Consistent),
         ("dalli", Distribution::Dalli),
+        ("php_memcache", Distribution::PhpMemcache),
         ("pymemcache", Distribution::Pymemcache),
         ("spymemcached", Distribution::Spymemcached),
         ("hashring", Distribution::Hashring),
@@ -143,7 +146,7 @@ impl Distribution {
             | Distribution::Rendezvous
             | Distribution::Spymemcached
             | Distribution::Hashring => &[Hash::Md5],
-            Distribution::Dalli => &[Hash::Crc32a],
+            Distribution::Dalli | Distribution::PhpMemcache => &[Hash::Crc32a],
             Distribution::Pymemcache => &[Hash::Murmur3],
             Distribution::Ch3 => &[Hash::Murmur64a],
         }

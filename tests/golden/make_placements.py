@@ -88,6 +88,7 @@ VERSIONS = {
     "twemproxy": "0.5.0",
     "php_memcached": "3.2.0 with libmemcached 1.1.4",
     "php_memcache": "4.0.5.2",
+    "cache_memcached": "1.30",
     "pymemcache": "4.0.0",
     "python_memcached": "1.62",
     "dalli": "3.2.8",
@@ -108,13 +109,15 @@ SPREAD = os.path.join(HERE, "../it/libraries/spread")
 RUN = {
     "python": [sys.executable, "spread.py"],
     "php": ["php", "php_memcached.php"],
+    "perl": ["perl", "cache_memcached.pl"],
     "ruby": ["ruby", "-I", f"{TARGET}/debian/usr/share/rubygems-integration/all/gems/dalli-3.2.8/lib", "dalli.rb"],
     "node": ["node", "spread.js"],
     "go": ["go", "run", "gomemcache.go"],
     "java": ["java", "-cp", "/usr/share/java/spymemcached.jar", "Spymemcached.java"],
 }
 RUNS = {"pymemcache": "python", "python_memcached": "python", "dalli": "ruby", "node_memcached": "node", "memjs": "node",
-        "gomemcache": "go", "php_memcache": "php", "spymemcached": "java", "spymemcached:array": "java"}
+        "gomemcache": "go", "php_memcache": "php", "php_memcache:consistent": "php", "cache_memcached": "perl",
+        "spymemcached": "java", "spymemcached:array": "java"}
 
 
 def cases():
@@ -133,6 +136,9 @@ def cases():
         ("php_memcached:consistent", "consistent", "one_at_a_time+app:", ("eight-mixed",)),
         ("php_memcached:compatible", "ketama", "md5+app:", ("eight-weighted",)),
         ("php_memcache", "modula_weighted", "crc32", ("three", "eight-mixed", "three-weighted")),
+        ("php_memcache:consistent", "php_memcache", "crc32a",
+         ("two-unequal", "three", "eight-mixed", "eight-weighted", "twenty-five")),
+        ("cache_memcached", "modula_weighted", "crc32", ("three", "eight-mixed", "eight-weighted")),
         ("pymemcache", "pymemcache", "murmur3", ("three", "eight-mixed", "twenty-five")),
         ("pymemcache", "pymemcache", "murmur3+app:", ("eight-mixed",)),
         ("python_memcached", "modula_weighted", "crc32", ("three", "eight-mixed", "eight-weighted")),

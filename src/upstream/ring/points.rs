@@ -106,6 +106,16 @@ impl Points {
         Points::new(servers.iter().enumerate().flat_map(of).collect())
     }
 
+    /// The points of PHP's memcache: 160 for each unit of weight, whatever the others weigh.
+    pub(super) fn php_memcache(servers: &[ServerSpec]) -> Points {
+        let of = |(index, server): (usize, &ServerSpec)| {
+            let text = identity_with_port(index, server);
+            let point = move |n| (crc32fast::hash(format!("{text}-{n}").as_bytes()), index as u32);
+            (0..160 * u64::from(server.weight)).map(point)
+        };
+        Points::new(servers.iter().enumerate().flat_map(of).collect())
+    }
+
     /// The server of the first point that is not before this position. The first point follows the last.
     #[inline]
     pub(super) fn server(&self, position: u32) -> usize {
@@ -124,6 +134,11 @@ impl Points {
         // A server whose weight is too small has no point.
         next.or_else(|| (0..).find(|server| !without.contains(server))).unwrap_or(0)
     }
+}
+
+/// Where PHP's memcache looks for a key on its ring: at one of 1,024 positions.
+pub(super) fn php_memcache(key: &[u8]) -> u32 {
+    crc32fast::hash(key) % 1024 * (u32::MAX / 1024)
 }
 
 fn total(servers: &[ServerSpec]) -> u64 {

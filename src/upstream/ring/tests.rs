@@ -102,8 +102,8 @@ fn modula_sorted_places_keys_where_twemproxy_does() {
 }
 
 #[test]
-fn modula_weighted_places_keys_where_python_memcached_and_php_memcache_do() {
-    assert_eq!(agree(PLACEMENTS, Distribution::ModulaWeighted), 6);
+fn modula_weighted_places_keys_where_libraries_of_python_php_and_perl_do() {
+    assert_eq!(agree(PLACEMENTS, Distribution::ModulaWeighted), 9);
 }
 
 #[test]
@@ -114,6 +114,7 @@ fn consistent_places_keys_where_libmemcached_does_without_weights() {
 #[test]
 fn the_distributions_of_clients_place_keys_where_these_do() {
     assert_eq!(agree(PLACEMENTS, Distribution::Dalli), 4);
+    assert_eq!(agree(PLACEMENTS, Distribution::PhpMemcache), 5);
     assert_eq!(agree(PLACEMENTS, Distribution::Pymemcache), 4);
     assert_eq!(agree(PLACEMENTS, Distribution::Spymemcached), 3);
     assert_eq!(agree(PLACEMENTS, Distribution::Hashring), 4);

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use super::{go, here, node, php, python, ruby};
+use super::{go, here, node, perl, php, python, ruby};
 use crate::world::{Kennel, addresses, memcacheds, raw, sidecar_toml};
 
 const VALUE: &str = "from the library";
@@ -59,6 +59,8 @@ fn keys_of_other_clients_are_found() {
         (python(), "spread.py", "pymemcache", "distribution = \"pymemcache\""),
         (python(), "spread.py", "python_memcached", &weighted),
         (php(), "php_memcached.php", "php_memcache", &weighted),
+        (php(), "php_memcached.php", "php_memcache:consistent", "distribution = \"php_memcache\""),
+        (perl(), "cache_memcached.pl", "cache_memcached", &weighted),
         (ruby(), "dalli.rb", "dalli", "distribution = \"dalli\""),
         (node(), "spread.js", "node_memcached", "distribution = \"hashring\""),
         (node(), "spread.js", "memjs", &distribution("modula", "memjs")),

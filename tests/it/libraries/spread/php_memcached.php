@@ -1,11 +1,13 @@
 <?php
 // Sets the keys that it reads, one a line, with a client that spreads them itself.
 // Arguments: LIBRARY VALUE PREFIX HOST:PORT:WEIGHT...
-// LIBRARY is php_memcached, with :consistent or :compatible, or php_memcache.
+// LIBRARY is php_memcached, with :consistent or :compatible, or php_memcache, with :consistent for its default.
 [, $library, $value, $prefix] = $argv;
 $servers = array_map(fn ($server) => explode(':', $server), array_slice($argv, 4));
-if ($library == 'php_memcache') {
-    ini_set('memcache.hash_strategy', 'standard');
+if (explode(':', $library)[0] == 'php_memcache') {
+    if ($library == 'php_memcache') {
+        ini_set('memcache.hash_strategy', 'standard');
+    }
     $client = new Memcache();
     foreach ($servers as [$host, $port, $weight]) {
         $client->addServer($host, (int) $port, true, (int) $weight);
