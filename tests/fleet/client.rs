@@ -51,6 +51,17 @@ impl Connection {
         String::from_utf8(reply).ok()
     }
 
+    /// Sends lines of the classic protocol in one piece, and reads so many replies.
+    pub async fn exchange_all(&mut self, commands: &str, replies: usize) -> Vec<String> {
+        let mut all = Vec::new();
+        for at in 0..replies {
+            let commands = if at == 0 { commands.as_bytes() } else { b"" };
+            let reply = self.reply(commands, |bytes| Dialect::Classic.complete(bytes, false)).await;
+            all.push(String::from_utf8(reply.expect("a reply")).expect("text"));
+        }
+        all
+    }
+
     /// Sends a command, and tells what the reply means. `None`: there was none, and the connection is of no use any more.
     async fn call(
         &mut self,

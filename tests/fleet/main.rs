@@ -4,6 +4,8 @@
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
 mod client;
+mod commands;
+mod coverage;
 mod dialect;
 mod faults;
 mod guarded;
@@ -13,5 +15,7 @@ mod linearizability;
 mod mutants;
 mod net;
 mod schedules;
+mod seeds;
+mod situations;
 mod structures;
 mod world;

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
+use super::coverage;
 use super::mutants::Mutant;
 
 /// The longest time from one end to the other.
@@ -57,6 +58,7 @@ struct Link {
     random: Mutex<Random>,
     trace: Arc<Trace>,
     name: String,
+    is_clients: bool,
     /// Between a sidecar and a server.
     mutant: Option<Mutant>,
 }
@@ -134,6 +136,9 @@ impl AsyncWrite for End {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         link.trace.note(&link.name, self.writes, from);
+        if link.is_clients && self.writes == 1 {
+            coverage::sent(from);
+        }
         if direction.swallows {
             return Poll::Ready(Ok(from.len()));
         }
@@ -259,14 +264,15 @@ impl Net {
         })
     }
 
-    fn pair(&self, name: String, mutant: Option<Mutant>) -> (End, End, Arc<Link>) {
+    fn pair(&self, name: String, is_clients: bool) -> (End, End, Arc<Link>) {
         let seed = lock(&self.random).any();
         let link = Arc::new(Link {
             directions: Default::default(),
             random: Mutex::new(Random::seeded(seed)),
             trace: Arc::clone(&self.trace),
             name,
-            mutant,
+            is_clients,
+            mutant: self.mutant.filter(|_| !is_clients),
         });
         let end = |writes| End { link: Arc::clone(&link), writes, arrival: None };
         (end(0), end(1), Arc::clone(&link))
@@ -286,7 +292,7 @@ impl Net {
             *clients += 1;
             *clients
         };
-        let (ours, theirs, _) = self.pair(name.to_owned(), None);
+        let (ours, theirs, _) = self.pair(name.to_owned(), true);
         let from = SocketAddr::from(([10, 255, 0, 1], port));
         let sender = self.listener(listener);
         sender.send((Box::new(theirs), from)).ok().map(|()| ours)
@@ -381,7 +387,7 @@ impl Network for Shared {
             if !reachable.up {
                 return Err(io::ErrorKind::ConnectionRefused.into());
             }
-            let (ours, theirs, link) = net.pair(format!("s{sidecar}-m{server}"), net.mutant);
+            let (ours, theirs, link) = net.pair(format!("s{sidecar}-m{server}"), false);
             if reachable.hung {
                 link.directions.iter().for_each(|direction| lock(direction).held = true);
             }

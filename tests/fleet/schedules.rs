@@ -14,6 +14,7 @@ use super::faults;
 use super::guarded::{self, Program, cache_aside};
 use super::linearizability::{Allowances, Command, Invocation, Response, Verdict, check_key};
 use super::mutants::Mutant;
+use super::seeds::{for_each_seed, pause};
 use super::structures;
 use super::world::{Outcome, Setup, World, run};
 
@@ -32,51 +33,17 @@ cold_wait = "1s"
 max_rebuild = "10s"
 "#;
 
-fn fleet() -> Setup {
-    Setup { sidecars: 3, servers: 3, rules: RULES, pause: Duration::from_millis(900), mutant: None }
+pub fn fleet() -> Setup {
+    Setup { sidecars: 3, servers: 3, rules: RULES, pause: pause(900), mutant: None }
 }
 
 /// What goes wrong, or changes, beside the clients of a run.
-enum Fault {
+pub enum Fault {
     Links,
     Clocks,
     Reloads,
     Kills,
     Rules,
-}
-
-/// The seeds of a test: `KENNEL_FLEET_SEED` (one) or `KENNEL_FLEET_SEEDS` (a range, or so many) instead of the first `count`.
-fn seeds(count: u64) -> std::ops::Range<u64> {
-    let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{text:?} is not a seed"));
-    if let Ok(seed) = std::env::var("KENNEL_FLEET_SEED") {
-        return number(&seed)..number(&seed) + 1;
-    }
-    match std::env::var("KENNEL_FLEET_SEEDS") {
-        Ok(range) => match range.split_once("..") {
-            Some((from, to)) => number(from)..number(to),
-            None => 0..number(&range),
-        },
-        Err(_) => 0..count,
-    }
-}
-
-/// Runs the seeds, and prints what they did.
-fn for_each_seed(
-    count: u64,
-    schedule: impl Fn(u64) -> Outcome,
-    check: impl Fn(&Outcome) -> Result<(), String>,
-) {
-    let (mut simulated, mut commands) = (Duration::ZERO, 0);
-    let seeds = seeds(count);
-    for seed in seeds.clone() {
-        let outcome = schedule(seed);
-        simulated += outcome.took;
-        commands += outcome.history.len();
-        if let Err(why) = check(&outcome) {
-            panic!("seed {seed}: {why}");
-        }
-    }
-    println!("seeds {seeds:?}: {commands} commands in {} simulated seconds", simulated.as_secs());
 }
 
 /// Clients of all sidecars send random commands for a few keys, beside faults if there are any. Then a while without either, after
@@ -102,7 +69,7 @@ async fn clients_of(world: Rc<World>, prefix: &str, keys: usize, faults: &[Fault
 }
 
 /// Six clients run this program beside the faults. Then the fleet recovers.
-async fn among<F: Future<Output = ()> + 'static>(
+pub async fn among<F: Future<Output = ()> + 'static>(
     world: &Rc<World>,
     faults: &[Fault],
     client: impl Fn(Rc<World>) -> F,
@@ -124,7 +91,7 @@ async fn among<F: Future<Output = ()> + 'static>(
 }
 
 /// Every key's history is one of memcached.
-fn linearizable(outcome: &Outcome, allowances: &Allowances) -> Result<(), String> {
+pub fn linearizable(outcome: &Outcome, allowances: &Allowances) -> Result<(), String> {
     let mut histories: BTreeMap<&String, Vec<Invocation>> = BTreeMap::new();
     for (key, invocation) in &outcome.history {
         histories.entry(key).or_default().push(invocation.clone());
@@ -301,8 +268,8 @@ fn flushes_at_once_through_one_sidecar_make_it_refuse_no_write() {
 }
 
 /// Clients that keep what a database has in the cache.
-fn of_a_database(seed: u64, faults: &[Fault], program: Program) -> Outcome {
-    let pause = Duration::from_millis(400);
+pub fn of_a_database(seed: u64, faults: &[Fault], program: Program) -> Outcome {
+    let pause = pause(400);
     database_of(seed, Setup { pause, ..fleet() }, faults, program)
 }
 

@@ -17,6 +17,7 @@ use tokio::runtime::{self, LocalOptions};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep};
 
+use super::coverage;
 use super::linearizability::Invocation;
 use super::mutants::Mutant;
 use super::net::{End, Net, Shared, Trace};
@@ -117,10 +118,24 @@ impl World {
     /// A sidecar takes another configuration.
     pub async fn reload(&self, sidecar: usize, rules: &str) {
         self.net.trace.event(&format!("sidecar {sidecar} takes another configuration"));
-        let next = loaded(sidecar, self.setup.servers, rules);
+        self.take(sidecar, loaded(sidecar, self.setup.servers, rules)).await;
+    }
+
+    async fn take(&self, sidecar: usize, next: config::Loaded) {
         let mut app = self.sidecars[sidecar].app.borrow_mut().take().expect("it runs");
         app.switch_to(next).await.expect("it takes the configuration");
         *self.sidecars[sidecar].app.borrow_mut() = Some(app);
+    }
+
+    /// A sidecar is told to use these servers instead of all. Like the process, it refuses what would lose something.
+    pub async fn reload_servers(&self, sidecar: usize, servers: &[usize]) {
+        self.net.trace.event(&format!("sidecar {sidecar} shall use the servers {servers:?}"));
+        let before = loaded(sidecar, self.setup.servers, self.setup.rules);
+        let next = loaded_with(sidecar, servers.iter().copied(), self.setup.rules);
+        if config::Changes::between(&before, &next).lose_something() {
+            return;
+        }
+        self.take(sidecar, next).await;
     }
 
     /// A sidecar's clock is set forward, or back.
@@ -161,8 +176,12 @@ fn start_server(net: &Arc<Net>) -> Rc<Memcached> {
 
 /// The configuration of a sidecar.
 fn loaded(sidecar: usize, servers: usize, rules: &str) -> config::Loaded {
+    loaded_with(sidecar, 0..servers, rules)
+}
+
+fn loaded_with(sidecar: usize, servers: impl Iterator<Item = usize>, rules: &str) -> config::Loaded {
     let server = |at| format!("{{ address = \"10.{sidecar}.0.{at}:11211\", name = \"m{at}\" }}");
-    let servers: Vec<String> = (0..servers).map(server).collect();
+    let servers: Vec<String> = servers.map(server).collect();
     let toml = format!(
         "[listen]\ntcp = [\"127.0.0.1:0\"]\nworkers = 1\n\n[admin]\nlisten = \"\"\n\n[pools.main]\nservers = [{}]\non_error = \"error\"\n\
          connect_timeout = \"200ms\"\nrequest_timeout = \"500ms\"\n\n{rules}",
@@ -202,6 +221,10 @@ pub fn run<F: Future<Output = ()>>(
         // The sidecars have read where the keys are, and accept clients.
         sleep(Duration::from_secs(5)).await;
         schedule(Rc::clone(&world)).await;
+        for sidecar in &world.sidecars {
+            let app = sidecar.app.borrow();
+            coverage::metrics(&app.as_ref().expect("it runs").metrics().render());
+        }
         let (trace, history) = (world.net.trace.hash(), world.history.take());
         Outcome { history, trace, took: start.elapsed() }
     })

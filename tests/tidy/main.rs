@@ -7,6 +7,7 @@ mod circles;
 mod code;
 mod errors;
 mod files;
+mod mutants;
 mod pages;
 mod promises;
 mod queries;
