@@ -1,9 +1,9 @@
 //! Values that the unit tests of several files use.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use super::command::{Cas, Commands, Item, ItemRef, Operation, ServerCommand, ServerReply, StoreMode, Usage};
-use super::envelope::{Header, Opened, TagName, TagNames};
+use super::envelope::{Envelope, Header, Opened, TagName, TagNames};
 use super::expiry::Expiry;
 use super::inputs::{Inputs, Now};
 use super::new_value::NewValue;
@@ -47,6 +47,17 @@ pub(super) fn item(value: impl Into<Bytes>, number: u64) -> Item {
 /// The reply to a get that finds an item.
 pub(super) fn found(value: impl Into<Bytes>, number: u64) -> ServerReply {
     ServerReply::Item(item(value, number))
+}
+
+/// A value that was sealed with this version of the tag `tag`.
+pub(super) fn sealed(version: u64, number: u64) -> Item {
+    let mut value = BytesMut::new();
+    let tags = [(TagName::from_slice(b"tag"), version)].into_iter().collect();
+    Envelope { stale_for: 60, built_at: 5, rebuild: 0, fence: 0, tags }
+        .seal(&mut value)
+        .expect("it is short");
+    value.extend_from_slice(b"v");
+    item(value.freeze(), number)
 }
 
 /// Runs a closure with the inputs of a rule without tags, at this wall time, with tags on one server or on two.

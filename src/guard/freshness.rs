@@ -169,6 +169,16 @@ pub(super) fn is_out_of_date(envelope: &Header<'_>, now: &Versions, inputs: &Inp
     versions().any(is_behind) && versions().all(|(sealed, now)| sealed == now || is_behind((sealed, now)))
 }
 
+/// Whether the item was sealed with a newer version of a tag than these. The servers of a key and of its tags carry a round trip out at
+/// different moments: then the tags were read before the item was stored, and prove nothing about it until they have been read again.
+pub(super) fn is_newer_than(item: &Item, versions: &Versions, inputs: &Inputs<'_>) -> bool {
+    let Opened::Sealed { envelope, .. } = open(item, inputs) else { return false };
+    let read = |name: &[u8]| inputs.tags.iter().zip(versions).find(|(tag, _)| tag[..] == *name);
+    envelope.tags().any(|(name, sealed)| {
+        read(name).is_some_and(|(_, read)| version_millis(*read) < version_millis(sealed))
+    })
+}
+
 /// Judges an item. `versions` are those of the inputs' tags; `None` if they could not be read, in which case
 /// no sealed value counts as fresh.
 pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_>) -> ItemState {

@@ -12,7 +12,7 @@ use super::command::{
     Cas, Commands, Item, ItemRef, Operation, Replies, ServerCommand, ServerReply, get, get_or_stub,
 };
 use super::envelope::TagNames;
-use super::freshness::{Hit, unknown_tags};
+use super::freshness::{Hit, is_newer_than, unknown_tags};
 use super::inputs::Inputs;
 use super::leases::Observed;
 use super::machine::{Event, Machine, Step};
@@ -67,11 +67,13 @@ impl Modify {
         commands
     }
 
+    /// `together`: the tags were read in one round trip with the item.
     fn tags_read(
         &mut self,
         item: Option<Item>,
         mut tag_read: Box<TagRead>,
         replies: &[ServerReply],
+        together: bool,
         inputs: &Inputs<'_>,
     ) -> Step<ModifyEnd> {
         let unknown = item.as_ref().map_or_else(TagNames::new, |item| unknown_tags(item, inputs));
@@ -79,18 +81,29 @@ impl Modify {
             self.state = State::AddingTags { item };
             return Step::AddTags(unknown);
         }
+        let is_newer = |versions| item.as_ref().is_some_and(|item| is_newer_than(item, versions, inputs));
         match tag_read.absorb(replies, inputs) {
             Err(failure) => Step::Done(ModifyEnd::Failed(failure)),
             Ok(()) => match tag_read.versions() {
+                Some(versions) if together && is_newer(&versions) => self.request_tags(item, None, inputs),
                 Some(versions) => self.write(item, &versions, inputs),
-                None => {
-                    let mut commands = Commands::new();
-                    tag_read.push_commands(&mut commands, inputs);
-                    self.state = State::ReadingTags { item, tag_read };
-                    Step::Send(commands)
-                }
+                None => self.request_tags(item, Some(tag_read), inputs),
             },
         }
+    }
+
+    /// Continues a read of the tags, or begins another one.
+    fn request_tags(
+        &mut self,
+        item: Option<Item>,
+        tag_read: Option<Box<TagRead>>,
+        inputs: &Inputs<'_>,
+    ) -> Step<ModifyEnd> {
+        let mut tag_read = tag_read.unwrap_or_else(|| Box::new(TagRead::new(inputs.tags.len())));
+        let mut commands = Commands::new();
+        tag_read.push_commands(&mut commands, inputs);
+        self.state = State::ReadingTags { item, tag_read };
+        Step::Send(commands)
     }
 
     fn written(
@@ -209,16 +222,10 @@ impl Machine for Modify {
                         _ => None,
                     };
                 }
-                self.tags_read(item, Box::new(TagRead::new(inputs.tags.len())), &tags, inputs)
+                self.tags_read(item, Box::new(TagRead::new(inputs.tags.len())), &tags, true, inputs)
             }
-            State::AddingTags { item } => {
-                let mut tag_read = Box::new(TagRead::new(inputs.tags.len()));
-                let mut commands = Commands::new();
-                tag_read.push_commands(&mut commands, inputs);
-                self.state = State::ReadingTags { item, tag_read };
-                Step::Send(commands)
-            }
-            State::ReadingTags { item, tag_read } => self.tags_read(item, tag_read, &replies, inputs),
+            State::AddingTags { item } => self.request_tags(item, None, inputs),
+            State::ReadingTags { item, tag_read } => self.tags_read(item, tag_read, &replies, false, inputs),
             State::Writing { counted, old_ttl } => self.written(counted, old_ttl, replies, inputs),
             State::RestoringExpiry { counted, old_ttl } => {
                 self.expiry_restored(counted, old_ttl, replies, inputs)

@@ -32,7 +32,9 @@ use super::command::{
 };
 use super::envelope::{Header, Opened};
 use super::expiry::sure_ms;
-use super::freshness::{Hit, ItemState, is_out_of_date, judge_after, refreshes_early, unknown_tags};
+use super::freshness::{
+    Hit, ItemState, is_newer_than, is_out_of_date, judge_after, refreshes_early, unknown_tags,
+};
 use super::inputs::Inputs;
 use super::leases::{MissToken, Unread};
 use super::machine::{Event, Machine, Step};
@@ -150,15 +152,8 @@ impl Read {
             self.state = State::AddingTags { item };
             return Step::AddTags(unknown);
         }
-        let mut tag_read = TagRead::new(inputs.tags.len());
         let tags: Replies = replies.collect();
-        match tag_read.absorb(&tags, inputs) {
-            Err(failure) => self.judge(item, Err(failure), false, inputs),
-            Ok(()) => match tag_read.versions() {
-                Some(versions) => self.judge(item, Ok(versions), tag_read.lost, inputs),
-                None => self.request_tags(item, Box::new(tag_read), inputs),
-            },
-        }
+        self.tags_read(item, Box::new(TagRead::new(inputs.tags.len())), &tags, true, inputs)
     }
 
     fn request_tags(&mut self, item: Item, mut tag_read: Box<TagRead>, inputs: &Inputs<'_>) -> Step<ReadEnd> {
@@ -168,16 +163,21 @@ impl Read {
         Step::Send(commands)
     }
 
+    /// `together`: the tags were read in one round trip with the item.
     fn tags_read(
         &mut self,
         item: Item,
         mut tag_read: Box<TagRead>,
         replies: &[ServerReply],
+        together: bool,
         inputs: &Inputs<'_>,
     ) -> Step<ReadEnd> {
         match tag_read.absorb(replies, inputs) {
             Err(failure) => self.judge(item, Err(failure), false, inputs),
             Ok(()) => match tag_read.versions() {
+                Some(versions) if together && is_newer_than(&item, &versions, inputs) => {
+                    self.request_tags(item, Box::new(TagRead::new(inputs.tags.len())), inputs)
+                }
                 Some(versions) => self.judge(item, Ok(versions), tag_read.lost, inputs),
                 None => self.request_tags(item, tag_read, inputs),
             },
@@ -472,7 +472,7 @@ impl Machine for Read {
                 self.request_tags(item, Box::new(TagRead::new(inputs.tags.len())), inputs)
             }
             (State::ReadingTags { item, tag_read }, Event::Replies(replies)) => {
-                self.tags_read(item, tag_read, &replies, inputs)
+                self.tags_read(item, tag_read, &replies, false, inputs)
             }
             (State::Adopting(seen), Event::Replies(replies)) => self.adopted(seen, replies, inputs),
             (State::Claiming(claim), Event::Replies(replies)) => self.claimed(claim, replies, inputs),

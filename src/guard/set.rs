@@ -6,6 +6,7 @@ use crate::error::Failure;
 
 use super::command::{Cas, Commands, Item, ItemRef, ServerReply, StoreMode, delete, get_or_stub};
 use super::envelope::TagName;
+use super::freshness::is_newer_than;
 use super::inputs::Inputs;
 use super::machine::{Event, Machine, Step};
 use super::new_value::NewValue;
@@ -41,6 +42,8 @@ enum State {
     Reading,
     /// Some tags were missing and are being created.
     CreatingTags(Cas),
+    /// The item was sealed with newer versions than those that were read with it.
+    ReadingTagsAgain(Cas),
     Storing,
     /// Deleting its own stub.
     RemovingStub,
@@ -78,22 +81,45 @@ impl Set {
 
     /// A value that was sent before a bump does not become newer by being repeated: it must not replace what
     /// has been stored since.
-    fn read_again(&mut self, item: &Item, tags: &[ServerReply], inputs: &Inputs<'_>) -> Step<SetEnd> {
+    fn read(&mut self, item: &Item, tags: &[ServerReply], inputs: &Inputs<'_>) -> Step<SetEnd> {
         self.origin = Some(StubId::of_item(item));
-        let Some(before) = self.first.clone() else { return self.absorb_tags(item.cas, tags, inputs) };
         let mut now = TagRead::new(inputs.tags.len());
         if let Err(failure) = now.absorb(tags, inputs) {
             return Step::Done(SetEnd::Failed(failure));
         }
-        if now.known() == Some(before) {
-            return self.store(item.cas, inputs);
+        let now = now.known();
+        let was_bumped = self.first.is_some() && self.first != now;
+        if was_bumped && item.won && item.size == 0 {
+            self.state = State::RemovingStub;
+            return Step::Send(smallvec![delete(ItemRef::Value, Some(item.cas))]);
         }
-        match item.won && item.size == 0 {
-            true => {
-                self.state = State::RemovingStub;
-                Step::Send(smallvec![delete(ItemRef::Value, Some(item.cas))])
+        if was_bumped {
+            return Step::Done(SetEnd::Dropped);
+        }
+        match now.filter(|now| is_newer_than(item, now, inputs)) {
+            // Another one may have been sent after a bump, and this one before it.
+            Some(now) => {
+                (self.first, self.state) = (Some(now), State::ReadingTagsAgain(item.cas));
+                let mut commands = Commands::new();
+                TagRead::new(inputs.tags.len()).push_commands(&mut commands, inputs);
+                Step::Send(commands)
             }
-            false => Step::Done(SetEnd::Dropped),
+            None if self.first.is_some() => self.store(item.cas, inputs),
+            None => self.absorb_tags(item.cas, tags, inputs),
+        }
+    }
+
+    fn tags_read_again(
+        &mut self,
+        observed_cas: Cas,
+        tags: &[ServerReply],
+        inputs: &Inputs<'_>,
+    ) -> Step<SetEnd> {
+        let mut now = TagRead::new(inputs.tags.len());
+        match now.absorb(tags, inputs) {
+            Err(failure) => Step::Done(SetEnd::Failed(failure)),
+            Ok(()) if now.known() == self.first => self.store(observed_cas, inputs),
+            Ok(()) => Step::Done(SetEnd::Dropped),
         }
     }
 
@@ -137,11 +163,12 @@ impl Machine for Set {
     fn resume(&mut self, event: Event, inputs: &Inputs<'_>) -> Step<SetEnd> {
         let replies = event.replies();
         match (self.state, &replies[..]) {
-            (State::Reading, [ServerReply::Item(item), tags @ ..]) => self.read_again(item, tags, inputs),
+            (State::Reading, [ServerReply::Item(item), tags @ ..]) => self.read(item, tags, inputs),
             // Not even a stub.
             (State::Reading, [ServerReply::Absent, ..]) => Step::Done(SetEnd::Failed(Failure::NoMemory)),
             (State::RemovingStub, _) => Step::Done(SetEnd::Dropped),
             (State::CreatingTags(observed_cas), tags) => self.absorb_tags(observed_cas, tags, inputs),
+            (State::ReadingTagsAgain(observed_cas), tags) => self.tags_read_again(observed_cas, tags, inputs),
             (_, [ServerReply::Failed(failure), ..]) => Step::Done(SetEnd::Failed(*failure)),
             (State::Storing, [ServerReply::Stored(cas)]) => {
                 Step::Done(SetEnd::Stored { cas: *cas, plain: self.plain })

@@ -7,6 +7,7 @@ use crate::guard::expiry::Expiry;
 use crate::guard::fixtures::{self, at, cas, found, inputs, new_value, sealed_store};
 use crate::guard::new_value::NewValue;
 use crate::guard::policy::Policy;
+use crate::guard::tags::get_tag;
 
 #[test]
 fn a_count_that_is_written_a_second_late_does_not_extend_the_ttl() {
@@ -197,6 +198,23 @@ fn a_change_that_the_server_would_refuse_is_not_sent_because_the_refusal_drops_t
                     _ => assert_eq!(step, Step::Done(refused), "{length}"),
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn an_item_that_is_newer_than_the_tags_read_with_it_is_judged_by_those_read_behind_it() {
+    let newer = || ServerReply::Item(fixtures::sealed(51, 12));
+    for (again, is_there) in [("51", true), ("52", false)] {
+        let (mut modify, _) = at(0, |inputs| Modify::start(Change::Add(new_value("7")), inputs));
+        let mut resume = |replies| at(1, |inputs| modify.resume(Event::Replies(replies), inputs));
+        let step = resume(smallvec![newer(), found("50", 3)]);
+        assert_eq!(step, Step::Send(smallvec![get_tag(ItemRef::Tag(0))]));
+        match resume(smallvec![found(again, 4)]) {
+            Step::Send(commands) if !is_there => {
+                assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(12), Some(52)));
+            }
+            step => assert_eq!((step, is_there), (Step::Done(ModifyEnd::NotStored), true)),
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::guard::fixtures::{self, cas, inputs};
 use crate::guard::inputs::Now;
 use crate::guard::machine::Wait;
 use crate::guard::tag_version::NEVER;
+use crate::guard::tags::get_tag;
 
 fn policy() -> Policy {
     Policy {
@@ -451,5 +452,21 @@ fn a_lock_of_another_fence_is_taken_over() {
         let held = item(record.freeze(), 5);
         let step = resume(smallvec![ServerReply::NotStored, item(Bytes::new(), 7), held]);
         assert_eq!(matches!(step, Step::Send(_)), is_taken, "{step:?}");
+    }
+}
+
+#[test]
+fn a_value_that_is_newer_than_the_tags_read_with_it_is_not_claimed_before_they_are_read_again() {
+    let newer = || ServerReply::Item(fixtures::sealed(51, 12));
+    for (again, is_fresh) in [("51", true), ("52", false)] {
+        let (mut read, _) = fixtures::at(0, Read::start);
+        let mut resume = |replies| fixtures::at(1, |inputs| read.resume(Event::Replies(replies), inputs));
+        let step = resume(smallvec![newer(), fixtures::found("50", 3)]);
+        assert_eq!(step, Step::Send(smallvec![get_tag(ItemRef::Tag(0))]));
+        match resume(smallvec![fixtures::found(again, 4)]) {
+            Step::Done(ReadEnd::Fresh(hit)) => assert_eq!((&hit.payload[..], is_fresh), (&b"v"[..], true)),
+            Step::Send(commands) => assert!(commands[0].item == ItemRef::Lock && !is_fresh, "{commands:?}"),
+            step => panic!("{step:?}"),
+        }
     }
 }

@@ -6,6 +6,7 @@ use crate::guard::command::Operation;
 use crate::guard::envelope::{Envelope, Header, Opened, Tags, built_at};
 use crate::guard::fixtures::{self, at, found, new_value, sealed_store};
 use crate::guard::policy::Policy;
+use crate::guard::tags::get_tag;
 
 #[test]
 fn a_set_is_stored_only_over_the_item_that_it_read_and_dropped_if_a_tag_has_changed_since_its_first_read() {
@@ -81,5 +82,26 @@ fn what_a_set_stores_records_what_it_follows() {
         let Operation::Store { value, .. } = &commands[0].operation else { panic!("{commands:?}") };
         let Opened::Sealed { envelope, .. } = Header::open(&value.header) else { panic!("{value:?}") };
         assert_eq!(envelope.stub(), StubId::of(follows).number(), "{found:?}");
+    }
+}
+
+#[test]
+fn a_set_that_was_begun_before_a_bump_does_not_replace_what_was_set_behind_it() {
+    for (again, stored) in [("51", None), ("50", Some(50))] {
+        let (mut set, _) = at(0, |inputs| Set::start(new_value("7"), inputs));
+        let mut resume = |replies: &[ServerReply]| {
+            let replies = Event::Replies(replies.iter().cloned().collect());
+            at(1, |inputs| set.resume(replies, inputs))
+        };
+        // The tag was read before the bump, the key after it. Or the tag was lost, and created anew by a clock that is behind.
+        let newer = ServerReply::Item(fixtures::sealed(51, 12));
+        let Step::Send(commands) = resume(&[newer, found("50", 3)]) else { panic!("no further read") };
+        assert_eq!(commands[..], [get_tag(ItemRef::Tag(0))]);
+        match (resume(&[found(again, 4)]), stored) {
+            (Step::Send(commands), Some(version)) => {
+                assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(12), Some(version)));
+            }
+            (step, _) => assert_eq!((step, stored), (Step::Done(SetEnd::Dropped), None)),
+        }
     }
 }

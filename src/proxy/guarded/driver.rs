@@ -138,6 +138,18 @@ impl<M: Machine> Driver<M> {
         Driver { reader: Some(reader), ..self }
     }
 
+    /// A machine reads nothing but tags once more if what it has read of them is too old.
+    fn discard_cached_tags(&self, key: &GuardedKey, proxy: &Proxy) {
+        let tag = |command: &ServerCommand| match (&command.operation, command.item) {
+            (Operation::Get(_), ItemRef::Tag(tag)) => Some(usize::from(tag)),
+            _ => None,
+        };
+        let is_tag = |item| matches!(item, ItemRef::Tag(_) | ItemRef::TagCopy(_));
+        if self.commands.iter().all(|command| is_tag(command.item)) {
+            self.commands.iter().filter_map(tag).for_each(|tag| proxy.tag_cache.written(&key.tags[tag]));
+        }
+    }
+
     fn send(&mut self, key: &GuardedKey, proxy: &Proxy, pending: &Rc<PendingReplies>) {
         self.replies = proxy.send(
             &self.commands,
@@ -219,6 +231,7 @@ impl<M: Machine> Driver<M> {
             let now = proxy.now();
             let policy = proxy.policy_of(key);
             let inputs = proxy.inputs(key, policy, now, may_wait);
+            let has_read = matches!(event, Event::Replies(_));
             match self.machine.resume(event, &inputs) {
                 Step::Done(mut end) => {
                     if let Some(failed) = M::failed(Failure::NoView)
@@ -238,6 +251,9 @@ impl<M: Machine> Driver<M> {
                 }
                 Step::Send(commands) => {
                     (self.commands, self.sent_at) = (commands, now);
+                    if has_read {
+                        self.discard_cached_tags(key, proxy);
+                    }
                     self.send(key, proxy, pending);
                 }
                 Step::AddTags(tags) => {
