@@ -36,7 +36,7 @@ pub use attribution::{Attribution, KnownMiss, StoreCondition, Writer};
 pub use entry::{MissTokenId, Owner};
 pub use limits::{MAX_LEASES, MAX_LEASES_PER_OWNER};
 pub use look::{KeyLook, LeaseLook, LiveLease};
-pub use miss_token::{MissToken, Unread};
+pub use miss_token::{MissToken, Replacement, Unread};
 pub use observed::Observed;
 pub use pool_detection::{PairedMiss, PoolDetection};
 pub use renewal::Due;

@@ -370,6 +370,35 @@ fn an_older_cas_with_i_is_stored_as_stale() {
 }
 
 #[test]
+fn a_value_that_is_stored_as_stale_leaves_the_rebuild_to_its_winner() {
+    let servers = memcacheds(1);
+    let rule = "lock_ttl = \"1s\"\nstale_for = \"60s\"\ncold_wait = \"0ms\"";
+    let rules =
+        [guarded("tagged", "t:*", &format!("{rule}\ntags = [\"all\"]")), guarded("plain", "g:*", rule)];
+    let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &rules));
+    let mut server = direct(&servers[0]);
+    for key in ["g:k", "t:k"] {
+        let [mut winner, mut other, mut third] = [(); 3].map(|()| kennel.client());
+        let old = cas(&run(&mut winner, &format!("ms {key} 1 c\r\n1\r\n")));
+        assert_eq!(
+            run(&mut winner, &format!("md {key} I\r\nmg {key} v R0\r\n")),
+            show(b"HD\r\nVA 1 X W\r\n1\r\n")
+        );
+        assert_eq!(run(&mut other, &format!("ms {key} 1 C{old} I T90\r\n2\r\n")), show(b"HD\r\n"));
+        for _ in 0..3 {
+            assert_eq!(run(&mut third, &format!("mg {key} v R0\r\n")), show(b"VA 1 Z X\r\n2\r\n"));
+            let mut lock = || cas(&run(&mut server, &format!("mg @lock:{key} c\r\n")));
+            let before = lock();
+            eventually("the lease is renewed", || lock() != before);
+        }
+        assert_eq!(
+            run(&mut winner, &format!("ms {key} 1\r\n3\r\nmg {key} v\r\n")),
+            show(b"HD\r\nVA 1\r\n3\r\n")
+        );
+    }
+}
+
+#[test]
 fn md_with_i_leaves_a_stale_value_and_bounds_how_long() {
     let (servers, kennel) = world();
     let mut client = kennel.client();

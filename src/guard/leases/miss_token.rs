@@ -19,6 +19,17 @@ pub enum Unread {
     Tag(Failure),
 }
 
+/// What has taken the place of the value that was won.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Replacement {
+    /// Nothing.
+    None,
+    /// Another item, which the next renewal reads.
+    Unread,
+    /// A value with this CAS, which is out of date too.
+    Stale(Cas),
+}
+
 /// What was stored under a key when a client missed it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MissToken {
@@ -39,6 +50,8 @@ pub struct MissToken {
     pub filled: bool,
     /// The lock's CAS, if the right to rebuild is a lock and not the stub itself.
     pub lock: Option<Cas>,
+    /// What has been stored over the value since it was won.
+    pub replacement: Replacement,
     /// Versions of the rule's tags, followed by those in `added_tags`. The fill is sealed with these, so that a
     /// bump during the rebuild still invalidates it.
     pub versions: Versions,
@@ -88,6 +101,7 @@ impl MissToken {
             turn: 0,
             filled: false,
             lock,
+            replacement: Replacement::None,
             versions,
             added_tags,
             fence: 0,

@@ -56,8 +56,7 @@ impl Observed {
     /// neither the key, nor, as far as these versions show, a tag that the value was sealed with. `now`: the versions of the
     /// inputs' tags.
     pub(in crate::guard) fn is_followed_by(&self, item: &Item, now: &Versions, inputs: &Inputs<'_>) -> bool {
-        let is_later = item.size > 0 && item.cas.epoch == self.cas.epoch;
-        if !is_later || self.origin != Some(StubId::of_item(item)) {
+        if !self.is_origin_of(item) {
             return false;
         }
         let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return true };
@@ -66,6 +65,18 @@ impl Observed {
             known(name).is_some_and(|(_, now)| version_millis(*now) < version_millis(sealed))
         };
         !envelope.tags().any(is_behind)
+    }
+
+    /// Whether the item is a value that was stored over what the miss saw, and the key was not invalidated in between.
+    fn is_origin_of(&self, item: &Item) -> bool {
+        item.size > 0 && item.cas.epoch == self.cas.epoch && self.origin == Some(StubId::of_item(item))
+    }
+
+    /// Whether the item is such a value and past its soft expiry, so that it needs the rebuild of what it has replaced.
+    pub(super) fn is_still_to_build(&self, item: &Item) -> bool {
+        let is_past = |envelope: &Header<'_>| item.ttl.is_some_and(|ttl| ttl <= envelope.stale_for);
+        let opened = Header::open(&item.value);
+        self.is_origin_of(item) && matches!(opened, Opened::Sealed { envelope, .. } if is_past(&envelope))
     }
 
     /// Whether the rule's tags have the versions of the miss.

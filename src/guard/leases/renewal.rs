@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use smallvec::smallvec;
 
 use crate::guard::command::{
-    Commands, ItemRef, Operation, ServerCommand, ServerReply, StoreMode, Stored, delete, peek,
+    Cas, Commands, Item, ItemRef, Operation, ServerCommand, ServerReply, StoreMode, Stored, delete, get, peek,
 };
 use crate::guard::envelope::{LockRecord, TagName};
 use crate::guard::expiry::sure_ms;
@@ -14,7 +14,7 @@ use crate::guard::stub::{Stub, StubId, stub_in_place, turn_in_place};
 use crate::metrics::LeaseEnd;
 
 use super::entry::{EntryKind, MissTokenId};
-use super::miss_token::MissToken;
+use super::miss_token::{MissToken, Replacement};
 use super::table::Leases;
 
 /// How long before a stale value expires it is replaced by a stub, in milliseconds.
@@ -40,6 +40,21 @@ impl MissToken {
         let until = ttl.map(|ttl| sent_at.saturating_add(sure_ms(ttl)));
         self.expires_at = self.expires_at.and_then(|known| Some(known.max(until?)));
     }
+
+    /// Whether a renewal has found that the rebuild is over. A value with another CAS is read by the next renewal: another client may
+    /// have stored one that is out of date too (`ms I`), and this lease is then for that. The CAS numbers alone are compared: the lock
+    /// was stored over its CAS, so the server has not been restarted, whatever the epoch of this connection.
+    fn is_over(&mut self, found: &Item) -> bool {
+        let is = |cas: Cas| cas.number == found.cas.number;
+        let was_unread = self.replacement == Replacement::Unread;
+        self.replacement = match self.replacement {
+            _ if self.observed_cas.is_some_and(is) => Replacement::None,
+            Replacement::Stale(cas) if is(cas) => Replacement::Stale(cas),
+            Replacement::Unread if self.observed().is_still_to_build(found) => Replacement::Stale(found.cas),
+            _ => Replacement::Unread,
+        };
+        was_unread && self.replacement == Replacement::Unread
+    }
 }
 
 impl<W> Leases<W> {
@@ -57,9 +72,10 @@ impl<W> Leases<W> {
     /// value is about to expire: a server that is down fails immediately.
     pub fn due_after(token: &MissToken, replies: &[ServerReply], policy: &Policy, now: Now) -> u64 {
         let due = Self::next_due(token, policy, now);
-        match replies.first() {
-            Some(ServerReply::Failed(_)) | None => due.max(now.mono + RETRY_MS),
-            Some(_) => due,
+        match (replies.first(), replies.get(1)) {
+            (Some(ServerReply::Failed(_)) | None, _) => due.max(now.mono + RETRY_MS),
+            (Some(_), Some(ServerReply::Item(_))) if token.replacement == Replacement::Unread => now.mono,
+            (Some(_), _) => due,
         }
     }
 
@@ -118,14 +134,10 @@ impl<W> Leases<W> {
             }
             (Some(ServerReply::Stored(cas)), Some(_)) => {
                 entry.token.lock = Some(*cas);
-                // Has the value been replaced or removed? Then a fill of this lease can no longer be stored.
-                // The CAS number alone is compared: the lock was stored over its CAS, so the server has not
-                // been restarted, whatever the epoch of this connection.
                 lost = match replies.get(1) {
                     Some(ServerReply::Item(item)) => {
                         entry.token.observe_ttl(item.ttl, sent_at);
-                        Some(item.cas.number)
-                            != entry.token.observed_cas.map(|observed_cas| observed_cas.number)
+                        entry.token.is_over(item)
                     }
                     Some(ServerReply::Absent) => true,
                     _ => false,
@@ -194,9 +206,9 @@ fn renew(token: &MissToken, now: Now, policy: &Policy, tags: &[TagName], sidecar
     let value = Stored::plain(value.freeze());
     let operation =
         Operation::Store { mode: StoreMode::Set, value, flags: 0, exptime, cas: Some(lock), explicit: None };
-    // The get shows whether the value is still the one that was won. If not, the lock protects nothing and
-    // only blocks other clients.
-    smallvec![ServerCommand { item: ItemRef::Lock, operation }, peek(ItemRef::Value)]
+    // The get shows whether the value is still to be rebuilt. If not, the lock protects nothing and only blocks other clients.
+    let look = if token.replacement == Replacement::Unread { get } else { peek };
+    smallvec![ServerCommand { item: ItemRef::Lock, operation }, look(ItemRef::Value)]
 }
 
 /// Whether the stale value must be replaced by a stub now.

@@ -59,6 +59,7 @@ mod by_cas;
 mod followed;
 mod let_through;
 mod limits;
+mod replaced;
 mod withheld;
 
 #[test]
@@ -462,35 +463,6 @@ fn an_expired_key_leaves_no_memory_in_use() {
     leases.release_waiters(KEY, NOW);
     leases.sweep(Now { mono: NOW.mono + 10_000_000, ..NOW });
     assert!(leases.keys.is_empty() && leases.owners.is_empty());
-}
-
-#[test]
-fn a_renewal_that_finds_another_value_releases_the_lock() {
-    let policy = Policy::default();
-    let item = Item { size: 3, stale: true, ..item("", 7) };
-    let filled = Item { cas: cas(11), ..item.clone() };
-    for (found, is_lost) in [
-        (ServerReply::Item(item), false),
-        (ServerReply::Item(filled), true),
-        (ServerReply::Absent, true),
-        (ServerReply::Failed(Failure::TimedOut), false),
-    ] {
-        let mut leases: Leases<u32> = Leases::default();
-        let won = MissToken { lock: Some(cas(8)), ..token(7) };
-        let id = leases.grant(KEY, 1.into(), won, &policy).0.unwrap();
-        let Due::Renew(commands) = leases.due(KEY, id, NOW, &policy, &[], 5) else { panic!("not renewed") };
-        assert_eq!(commands.len(), 2);
-        let renewed = leases.renewed(KEY, id, &[ServerReply::Stored(cas(10)), found.clone()], NOW.mono);
-        match is_lost {
-            false => assert_eq!(renewed.unwrap().lock, Some(cas(10)), "{found:?}"),
-            true => {
-                let unlock = Commands::from_iter([delete(ItemRef::Lock, Some(cas(10)))]);
-                assert_eq!(renewed.unwrap_err(), (Some(LeaseEnd::Lost), unlock), "{found:?}");
-                // It may be stored only over what it saw, which has gone.
-                assert_eq!(fill(&mut leases, 1), (Some(7), false, false));
-            }
-        }
-    }
 }
 
 #[test]

@@ -218,3 +218,19 @@ fn an_item_that_is_newer_than_the_tags_read_with_it_is_judged_by_those_read_behi
         }
     }
 }
+
+#[test]
+fn what_is_stored_as_stale_over_a_value_that_is_being_rebuilt_leaves_the_lock_of_the_rebuild() {
+    let policy = Policy::default();
+    let inputs = inputs(&policy, &[]);
+    let marked = || ServerReply::Item(Item { stale: true, ..fixtures::item("old", 9) });
+    for (number, unlocks) in [(9, true), (8, false)] {
+        let change = Change::Cas { number, new_value: new_value("v"), sees_stale: true, invalidate: true };
+        let (mut modify, _) = Modify::start(change, &inputs);
+        let replies = smallvec![marked(), found("a lock", 7)];
+        let Step::Send(commands) = modify.resume(Event::Replies(replies), &inputs) else {
+            panic!("no store")
+        };
+        assert_eq!(commands[1..].contains(&delete(ItemRef::Lock, Some(cas(7)))), unlocks, "{commands:?}");
+    }
+}

@@ -213,7 +213,11 @@ impl Modify {
             }
         }
         let mut commands: Commands = smallvec![command];
-        if let Some(lock) = current_cas.and_then(|cas| self.lock_before(cas.number)) {
+        // What is stored as stale ends no rebuild.
+        let is_stale = |cas: &Cas| matches!(self.change, Change::Cas { number, invalidate: true, .. } if number < cas.number);
+        if let Some(lock) =
+            current_cas.filter(|cas| !is_stale(cas)).and_then(|cas| self.lock_before(cas.number))
+        {
             commands.push(delete(ItemRef::Lock, Some(lock.cas)));
         }
         if matches!(self.state, State::Writing { old_ttl: Some(_), .. }) {
