@@ -112,6 +112,11 @@ impl Items {
         item
     }
 
+    /// All items, in an order that only what was stored and removed decides.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Item> {
+        self.slots.iter().filter_map(|slot| slot.item.as_ref())
+    }
+
     /// Removes the items last used at this tick or later.
     pub(super) fn remove_since(&mut self, tick: u32) {
         for index in 0..self.slots.len() {

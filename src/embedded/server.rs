@@ -143,6 +143,9 @@ where
     }
 }
 
+/// The command that lists all keys.
+const LIST_KEYS: &[u8] = b"lru_crawler metadump hash\r\n";
+
 enum Step {
     NeedMore { at_least: usize },
     Done { consumed: usize, then_skip: u64, next: Next },
@@ -150,6 +153,9 @@ enum Step {
 
 /// Carries out the first request of `input`, if it is complete.
 fn step(input: &[u8], store: &RefCell<Store>, clock: Clock, output: &mut Vec<u8>) -> Step {
+    if input.starts_with(LIST_KEYS) && store.borrow().list_keys(clock(), output) {
+        return Step::Done { consumed: LIST_KEYS.len(), then_skip: 0, next: Next::Continue };
+    }
     match parse(input, &Limits { max_value: MAX_ITEM }) {
         Parsed::Incomplete { at_least } => Step::NeedMore { at_least },
         Parsed::Request { request, consumed } => {

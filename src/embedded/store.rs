@@ -38,6 +38,8 @@ pub struct Store {
     origin: i64,
     /// `flush_all`: from this tick on, items last used at or before it are gone; 0 for none.
     oldest_live: u32,
+    /// Whether it has the command that lists its keys.
+    lists_keys: bool,
     pub(super) counters: Counters,
 }
 
@@ -109,8 +111,30 @@ impl Store {
             cas: 1,
             origin: seconds(now) - FIRST_TICK,
             oldest_live: 0,
+            lists_keys: false,
             counters: Counters::default(),
         }
+    }
+
+    /// The same with `lru_crawler metadump hash`, which an embedded server does not have, for one that stands for a memcached.
+    #[must_use]
+    pub fn listing_keys(mut self) -> Store {
+        self.lists_keys = true;
+        self
+    }
+
+    /// Carries out `lru_crawler metadump hash` at `now`, if it has it. Returns whether it does.
+    pub(super) fn list_keys(&self, now: u64, out: &mut Vec<u8>) -> bool {
+        let tick = self.tick(now);
+        if self.lists_keys {
+            for item in self.items.all().filter(|item| self.is_live(item, tick)) {
+                out.extend_from_slice(b"key=");
+                item.key.iter().for_each(|byte| out.extend_from_slice(format!("%{byte:02X}").as_bytes()));
+                out.extend_from_slice(b" exp=-1\n");
+            }
+            out.extend_from_slice(b"END\r\n");
+        }
+        self.lists_keys
     }
 
     /// The number of items, including expired ones that were not looked up since.
@@ -169,14 +193,18 @@ impl Store {
     /// The live item of `key`. An item that has expired or was flushed is removed.
     pub(super) fn find(&mut self, key: &[u8], tick: u32) -> Option<ItemIndex> {
         let index = self.items.find(key)?;
-        let item = self.items.get(index);
-        let flushed = item.time <= self.oldest_live && self.oldest_live <= tick;
-        let expired = item.exptime != 0 && item.exptime <= tick;
-        if flushed || expired {
+        if !self.is_live(self.items.get(index), tick) {
             self.items.remove(index);
             return None;
         }
         Some(index)
+    }
+
+    /// Whether it has neither expired nor been flushed.
+    fn is_live(&self, item: &Item, tick: u32) -> bool {
+        let flushed = item.time <= self.oldest_live && self.oldest_live <= tick;
+        let expired = item.exptime != 0 && item.exptime <= tick;
+        !flushed && !expired
     }
 
     /// The item of `key`, even if it was just stored with an exptime that has passed, or while a `flush_all` is due.

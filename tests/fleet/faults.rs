@@ -57,6 +57,26 @@ pub async fn killed_servers(world: Rc<World>, time: Duration) {
     }
 }
 
+/// Servers restart empty in turn, each once everything has two copies again.
+pub async fn rolling_restarts(world: Rc<World>, time: Duration) {
+    let mut random = world.fork();
+    let until = Instant::now() + time;
+    let mut server = random.below(world.setup.servers as u64) as usize;
+    while Instant::now() < until {
+        world.kill_server(server);
+        sleep(Duration::from_millis(10 + random.below(800))).await;
+        world.start_server(server);
+        // By then, every sidecar has seen whether the server has a mark.
+        sleep(Duration::from_secs(4)).await;
+        let lacks = |sidecar| world.metric(sidecar, "kennel_copies_servers_due", "") > 0.0;
+        while (0..world.setup.sidecars).any(lacks) {
+            sleep(Duration::from_millis(200)).await;
+        }
+        world.net.trace.event("everything has two copies");
+        server = (server + 1) % world.setup.servers;
+    }
+}
+
 /// Clocks of sidecars step by up to a minute, forward and back.
 pub async fn stepping_clocks(world: Rc<World>, time: Duration) {
     let mut random = world.fork();

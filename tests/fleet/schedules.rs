@@ -43,6 +43,7 @@ pub enum Fault {
     Clocks,
     Reloads,
     Kills,
+    Restarts,
     Rules,
 }
 
@@ -80,6 +81,7 @@ pub async fn among<F: Future<Output = ()> + 'static>(
         Fault::Clocks => spawn_local(faults::stepping_clocks(Rc::clone(world), time)),
         Fault::Reloads => spawn_local(faults::reloads(Rc::clone(world), time)),
         Fault::Kills => spawn_local(faults::killed_servers(Rc::clone(world), time)),
+        Fault::Restarts => spawn_local(faults::rolling_restarts(Rc::clone(world), time)),
         Fault::Rules => spawn_local(faults::rule_changes(Rc::clone(world), time)),
     };
     let faults: Vec<_> = faults.iter().map(begin).collect();
@@ -92,8 +94,12 @@ pub async fn among<F: Future<Output = ()> + 'static>(
 
 /// Every key's history is one of memcached.
 pub fn linearizable(outcome: &Outcome, allowances: &Allowances) -> Result<(), String> {
+    is_linearizable(&outcome.history, allowances)
+}
+
+fn is_linearizable(history: &[(String, Invocation)], allowances: &Allowances) -> Result<(), String> {
     let mut histories: BTreeMap<&String, Vec<Invocation>> = BTreeMap::new();
-    for (key, invocation) in &outcome.history {
+    for (key, invocation) in history {
         histories.entry(key).or_default().push(invocation.clone());
     }
     for (key, history) in histories {
@@ -135,6 +141,33 @@ fn guarded_keys_without_faults_are_memcacheds_with_leases() {
 fn copied_keys_are_memcacheds_under_faults() {
     let schedule = |seed| run(seed, fleet(), |world| random_clients(world, "copied:", &[Fault::Links]));
     for_each_seed(8, schedule, |outcome| linearizable(outcome, &Allowances::COPIED));
+}
+
+/// The history of a run in which copies are lost: with each one that is stored again, the CAS of its value changes.
+fn without_cas(outcome: &Outcome) -> Vec<(String, Invocation)> {
+    let without = |(key, told): &(String, Invocation)| {
+        let mut told = told.clone();
+        if let Response::Hit { unique, .. } = &mut told.response {
+            *unique = None;
+        }
+        told.command = match (told.command, &told.response) {
+            (Command::Cas { .. }, Response::Exists) => return None,
+            (Command::Cas { value, .. }, Response::Stored) => Command::Replace(value),
+            (Command::Cas { .. }, Response::NotFound) => Command::Touch,
+            (Command::Cas { value, .. }, _) => Command::Set(value),
+            (command, _) => command,
+        };
+        Some((key.clone(), told))
+    };
+    outcome.history.iter().filter_map(without).collect()
+}
+
+/// Most keys are neither read nor changed between two restarts, and nothing is forgotten, or comes back.
+#[test]
+fn copied_keys_are_memcacheds_while_servers_restart_empty_in_turn() {
+    let faults = &[Fault::Restarts];
+    let schedule = |seed| run(seed, fleet(), |world| clients_of(world, "copied:", 24, faults));
+    for_each_seed(6, schedule, |outcome| is_linearizable(&without_cas(outcome), &Allowances::COPIED));
 }
 
 #[test]

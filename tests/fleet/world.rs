@@ -158,7 +158,7 @@ impl World {
 }
 
 fn empty() -> Rc<RefCell<Store>> {
-    Rc::new(RefCell::new(Store::new(MEMORY, server_clock())))
+    Rc::new(RefCell::new(Store::new(MEMORY, server_clock()).listing_keys()))
 }
 
 fn start_server(net: &Arc<Net>) -> Rc<Memcached> {
