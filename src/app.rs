@@ -139,6 +139,7 @@ impl App {
             outages: Arc::new(OutageTable::new(config.near.memory)),
             tag_cache: TagCache::new(config.tags.cache),
             flushing: Arc::default(),
+            repairing: Arc::default(),
             builds: Arc::default(),
             sidecar: random.below(u64::MAX),
             hasher: hasher.unwrap_or_default(),
@@ -164,11 +165,11 @@ impl App {
             received.push(receiver);
         }
         let asks = Asks::new(orders.clone());
-        let view = AdminView::new(&lasting, shown, to_reload.clone(), asks);
+        let view = Arc::new(AdminView::new(&lasting, shown, to_reload.clone(), asks));
         let adopter = Arc::new(Adopter::new(orders.clone(), Arc::clone(&lasting.connection_limit)));
         adopter.set_listeners(in_force.listeners.numbers());
-        let (to_take_over, takeovers) = mpsc::channel(1);
-        let control_requests = ControlRequests { takeovers: to_take_over, reloads: to_reload };
+        let (taker, takeovers) = mpsc::channel(1);
+        let requests = ControlRequests { takeovers: taker, reloads: to_reload, view: Arc::clone(&view) };
         // One for each worker, and one for the monitors.
         let heartbeats: Vec<_> = (0..=workers).filter_map(|_| heartbeat.map(Heartbeat::new)).collect();
         let mut app = App {
@@ -181,10 +182,10 @@ impl App {
             admin: None,
             control: None,
             takeovers,
-            control_requests,
+            control_requests: requests,
             heartbeats,
             opened: CancellationToken::new(),
-            view: Arc::new(view),
+            view,
             reloads,
             stop,
             readiness,
@@ -407,6 +408,8 @@ impl App {
             server_info: Arc::new(server_info),
             views: pools.iter().map(|running| running.views()).collect(),
             other_views: pools.iter().map(|running| running.other_views()).collect(),
+            repairs: pools.iter().map(|running| running.repair()).collect(),
+            repairing: Arc::clone(&lasting.repairing),
         };
         let configured = |(at, (listeners, metrics))| Configured {
             shared: shared.clone(),

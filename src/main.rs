@@ -48,6 +48,9 @@ fn main() -> ExitCode {
             let mode = cli::reload::mode(*dry_run, *force);
             return cli::reload::run(location.path(), control.as_deref(), mode);
         }
+        Some(Command::Repair { pool, dry_run, control }) => {
+            return cli::repair::run(location.path(), control.as_deref(), pool, *dry_run);
+        }
         Some(Command::Ring { pool, json, old, new }) => {
             return cli::ring::run(old, new, pool.as_deref(), *json);
         }

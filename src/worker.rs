@@ -123,6 +123,7 @@ impl Worker {
         if let Some(heartbeat) = heartbeat {
             spawn_local(heartbeat.run());
         }
+        let mut repairing = spawn_local(Rc::clone(&proxy).repair());
         let mut renewing = spawn_local(proxy.renew_leases());
         let mut closing = close_idle(&current, &budget, idle_timeout);
         if stop.run_until_cancelled(open.cancelled()).await.is_none() {
@@ -161,6 +162,8 @@ impl Worker {
             let proxy = pipeline(shared, pools, (&metrics, tap), &connections);
             let former = current.replace(Rc::clone(&proxy));
             renewing.abort();
+            repairing.abort();
+            repairing = spawn_local(Rc::clone(&proxy).repair());
             renewing = spawn_local(proxy.renew_leases());
             closing.abort();
             closing = close_idle(current, budget, idle_timeout);
@@ -177,6 +180,7 @@ impl Worker {
             });
         }
         stop.cancelled().await;
+        repairing.abort();
         let clients = &acceptor.clients;
         clients.close();
         if timeout(DRAIN_TIMEOUT, clients.wait()).await.is_err() {

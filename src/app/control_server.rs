@@ -1,4 +1,4 @@
-//! The control socket of a running process: another process asks to take over there, delivers clients, or asks for a reload.
+//! The control socket of a running process: another process asks to take over there, delivers clients, or asks for a reload or a repair.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{info, warn};
 
 use super::adopter::Adopter;
-use super::view::{AskedBy, ReloadRequest, request_reload};
+use super::view::{AdminView, AskedBy, ReloadRequest, request_reload};
 use crate::config::{Config, ControlPath};
+use crate::failover::repair::RepairOrder;
 use crate::systemd;
 use crate::takeover::{Channel, ControlSocket, Message, Received};
 
@@ -67,6 +68,7 @@ pub(super) struct ControlRequests {
     /// Processes that ask to take over.
     pub(super) takeovers: mpsc::Sender<Channel>,
     pub(super) reloads: mpsc::Sender<ReloadRequest>,
+    pub(super) view: Arc<AdminView>,
 }
 
 async fn serve(socket: Arc<ControlSocket>, adopter: Arc<Adopter>, requests: ControlRequests) {
@@ -110,6 +112,14 @@ async fn converse(channel: Channel, adopter: Arc<Adopter>, requests: ControlRequ
                 Err(mistakes) => Message::Refused(cut(mistakes)),
             };
             // Whoever asked may be gone.
+            let _ = channel.send(&reply, &[], REPLY_TIMEOUT).await;
+        }
+        Ok(Received { message: Message::Repair { pool, only_count }, .. }) => {
+            let order = if only_count { RepairOrder::Count } else { RepairOrder::Repair };
+            let reply = match requests.view.repair(&pool, order).await {
+                Ok(found) => Message::Repaired(cut(found)),
+                Err(why) => Message::Refused(cut(why)),
+            };
             let _ = channel.send(&reply, &[], REPLY_TIMEOUT).await;
         }
         Ok(_) => channel.refuse("unexpected message").await,

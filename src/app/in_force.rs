@@ -15,6 +15,7 @@ use crate::admin::ConfigState;
 use crate::clock::{Clock, unix_ms};
 use crate::config::{Config, KeyValues, Loaded, ReadFiles, Rule, RuleKind};
 use crate::failover::Views;
+use crate::failover::repair::RepairStatus;
 use crate::listener::{self, BoundListeners};
 use crate::metrics::ConfigInfo;
 use crate::monitor::{Monitor, Published, Status};
@@ -234,6 +235,11 @@ impl RunningPool {
     /// The same for the other list of servers.
     pub(super) fn other_views(&self) -> Option<Arc<Views>> {
         self.monitor.as_ref()?.published.other_views.clone()
+    }
+
+    /// The repair of its copies; `None` if it does not fail over.
+    pub(super) fn repair(&self) -> Option<Arc<RepairStatus>> {
+        self.monitor.as_ref()?.published.repair.clone()
     }
 
     /// The monitor runs for as long as this exists.

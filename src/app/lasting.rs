@@ -22,6 +22,8 @@ pub(super) struct Lasting {
     pub(super) tag_cache: TagCache,
     /// Held by whoever flushes servers.
     pub(super) flushing: Arc<tokio::sync::Mutex<()>>,
+    /// Held by the worker that repairs copies.
+    pub(super) repairing: Arc<tokio::sync::Mutex<()>>,
     pub(super) builds: Arc<OpenBuilds>,
     pub(super) sidecar: u64,
     pub(super) hasher: KeyHasher,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::asks::Asks;
 use super::lasting::Lasting;
@@ -19,6 +19,7 @@ use crate::admin::{
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::failover::View;
+use crate::failover::repair::RepairOrder;
 use crate::failover::rule_marks::RulesInUse;
 use crate::guard::leases::LiveLease;
 use crate::hot::HotReport;
@@ -128,7 +129,38 @@ impl Spread {
     }
 }
 
+/// How often it is looked whether a repair has ended.
+const REPAIR_POLL: Duration = Duration::from_millis(100);
+
 impl AdminView {
+    /// Has the copies of a pool counted or repaired. Returns what was found, or why not all copies are there.
+    pub(super) async fn repair(&self, pool: &str, order: RepairOrder) -> Result<String, String> {
+        let find = || {
+            let shown = self.shown();
+            let at = shown.pools.iter().position(|of| of.name == pool);
+            let at = at.ok_or_else(|| format!("there is no pool {pool:?}"))?;
+            let status = shown.status.repair(at).filter(|status| status.is_used());
+            status
+                .cloned()
+                .ok_or_else(|| format!("nothing in pool {pool} has copies, or it does not fail over"))
+        };
+        let status = find()?;
+        let before = status.ask(order);
+        loop {
+            sleep(REPAIR_POLL).await;
+            let last = status.last_run();
+            if last.orders_done > before {
+                return match last.problem {
+                    None => Ok(format!("pool {pool}: {}\n", last.found)),
+                    Some(why) => Err(format!("pool {pool}: {why} ({})\n", last.found)),
+                };
+            }
+            if !find().is_ok_and(|now| Arc::ptr_eq(&now, &status)) {
+                return Err(format!("pool {pool} has changed meanwhile: ask again\n"));
+            }
+        }
+    }
+
     /// Shows this, and passes requests to reload on.
     pub(super) fn new(
         lasting: &Lasting,
@@ -264,6 +296,7 @@ impl admin::View for AdminView {
 
     fn notes(&self) -> Vec<String> {
         let shown = self.shown();
+        let repairs = (0..shown.pools.len()).filter_map(|pool| shown.status.repair(pool)?.note());
         let servers =
             shown.pools.iter().flat_map(|pool| pool.servers().iter().map(move |server| (pool, server)));
         let note = |(pool, server): (&Arc<SharedPool>, &Arc<Server>)| {
@@ -296,7 +329,13 @@ impl admin::View for AdminView {
                 entries.join(", ")
             )
         });
-        servers.filter_map(note).chain(shown.status.notes()).chain(unknown).chain(refused).collect()
+        servers
+            .filter_map(note)
+            .chain(shown.status.notes())
+            .chain(repairs)
+            .chain(unknown)
+            .chain(refused)
+            .collect()
     }
 
     fn explain(

@@ -47,7 +47,7 @@ pub enum Command {
     /// Validate a configuration and describe it; report all errors.
     Check {
         /// Also connect to every server and report its version and whether it can guard keys. Exit code 1 if a server cannot be
-        /// reached, or cannot guard keys although a rule requires it.
+        /// reached, cannot guard keys although a rule requires it, or does not list its keys although a rule has copies.
         #[arg(long)]
         connect: bool,
         /// Also tell in words what it would change: of the configuration of a running sidecar, by the URL of its admin address
@@ -127,6 +127,21 @@ pub enum Command {
         /// Take it even if it loses something, such as invalidations that the servers have acknowledged.
         #[arg(long, conflicts_with = "dry_run")]
         force: bool,
+    },
+    /// Store copies that a server has lost again, for rules with copies = 2, and print how many there were.
+    ///
+    /// Asks the running sidecar on its control socket, admin.control, and returns once it is done. The sidecars of a fleet do the same by
+    /// themselves, at [pools.NAME.repair] rate. Exit code 0 if everything has two copies: then another server may restart.
+    Repair {
+        /// The pool.
+        #[arg(long, value_name = "NAME", default_value = "main")]
+        pool: String,
+        /// Only count what is missing. Exit code 0 if that was possible.
+        #[arg(long)]
+        dry_run: bool,
+        /// Control socket of the sidecar, instead of that of its configuration.
+        #[arg(long, value_name = "PATH")]
+        control: Option<PathBuf>,
     },
     /// Compare the pools of two configurations: print the share of keys that move, from which server to which.
     Ring {

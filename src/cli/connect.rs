@@ -11,6 +11,7 @@ use crate::config::{Config, Loaded, RuleKind};
 use crate::discovery::{Discovery, several_addresses};
 use crate::random::Random;
 use crate::upstream::capabilities::Capabilities;
+use crate::upstream::key_dump::{NoKeys, lists_keys};
 use crate::upstream::server::Server;
 use crate::upstream::{Address, PoolSpec, Security, ServerSpec, probe};
 
@@ -50,11 +51,13 @@ async fn probe_all(config: &Config) -> io::Result<Found> {
     for (at, (pool, spec)) in servers(config).enumerate() {
         // An embedded server is part of this program, so it needs no probe.
         let is_probed = matches!(spec.address, Address::Tcp { .. } | Address::Unix(_));
+        let has_copies = has_copies(config, pool);
         if is_probed {
             let server = Server::new(spec, pool, &Security::open(&pool.security)?, unix_ms)?;
             probes.spawn_local(async move {
                 let opened = probe::open(&server, &mut Random::from_entropy()).await;
-                (at, opened.map(|(_, found)| found).map_err(|broken| broken.to_string()))
+                let lists = if has_copies && opened.is_ok() { Some(lists_keys(&server).await) } else { None };
+                (at, opened.map(|(_, found)| (found, lists)).map_err(|broken| broken.to_string()))
             });
         }
     }
@@ -78,6 +81,15 @@ fn servers(config: &Config) -> impl Iterator<Item = (&PoolSpec, &ServerSpec)> {
     config.pools.iter().flat_map(|pool| pool.all_servers().map(move |server| (pool, server)))
 }
 
+/// What was found out about a server: whether it lists its keys, if a rule needs that.
+type Probed = Result<(Capabilities, Option<Result<(), NoKeys>>), String>;
+
+/// Whether a rule of this pool has copies.
+fn has_copies(config: &Config, pool: &PoolSpec) -> bool {
+    let is_copied = |kind: &RuleKind| matches!(kind, RuleKind::Structure(kind) if kind.is_copied());
+    config.rules.iter().any(|rule| config.pools[rule.pool].name == pool.name && is_copied(&rule.kind))
+}
+
 /// Whether a pool stores guarded keys, or the tags of any rule.
 fn must_guard(config: &Config, pool: &PoolSpec) -> bool {
     let is = |index: usize| config.pools.get(index).is_some_and(|other| other.name == pool.name);
@@ -92,7 +104,22 @@ fn must_guard(config: &Config, pool: &PoolSpec) -> bool {
 }
 
 /// Whether a server has no problem, and its description. `None` stands for an embedded server.
-fn describe(result: Option<Result<Capabilities, String>>, must_guard: bool) -> (bool, String) {
+fn describe(result: Option<Probed>, must_guard: bool) -> (bool, String) {
+    let (lists, result) = match result {
+        Some(Ok((found, lists))) => (lists, Some(Ok(found))),
+        Some(Err(error)) => (None, Some(Err(error))),
+        None => (None, None),
+    };
+    let (good, text) = describe_guard(result, must_guard);
+    match lists {
+        None => (good, text),
+        Some(Ok(())) => (good, format!("{text}, lists its keys for the repair of copies")),
+        Some(Err(why)) => (false, format!("{text}; lost copies are not stored again: {why}")),
+    }
+}
+
+/// The same for what the guard needs.
+fn describe_guard(result: Option<Result<Capabilities, String>>, must_guard: bool) -> (bool, String) {
     match result {
         None => (true, "inside this process, can guard keys".to_owned()),
         Some(Err(error)) => (false, format!("cannot be reached: {error}")),

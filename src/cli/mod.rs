@@ -21,6 +21,7 @@ pub mod health;
 pub mod init;
 mod pipeline;
 pub mod reload;
+pub mod repair;
 pub mod ring;
 pub mod suggest;
 pub mod tag;

@@ -92,6 +92,8 @@ fn pipeline(specs: &[PoolSpec], plan: impl FnOnce(&[Arc<SharedPool>]) -> Plan) -
         }),
         views: published.iter().map(|one| one.as_ref()?.views.clone()).collect(),
         other_views: published.iter().map(|one| one.as_ref()?.other_views.clone()).collect(),
+        repairs: vec![None; published.len()],
+        repairing: Arc::default(),
     };
     let counts = metrics.worker(0);
     let mut first = 0;

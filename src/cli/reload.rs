@@ -43,7 +43,7 @@ pub fn mode(dry_run: bool, force: bool) -> ReloadMode {
 }
 
 /// The control socket of a configuration.
-fn configured(path: Option<&Path>) -> Result<PathBuf, String> {
+pub(super) fn configured(path: Option<&Path>) -> Result<PathBuf, String> {
     let control = config::admin_access(path, config::environment())?.control;
     match &control[..] {
         "" => Err("admin.control is \"\": there is no control socket; SIGHUP reloads too".to_owned()),
@@ -57,12 +57,20 @@ fn configured(path: Option<&Path>) -> Result<PathBuf, String> {
 }
 
 fn reload(socket: &Path, mode: ReloadMode) -> Result<String, String> {
+    match ask(socket, &Message::Reload(mode), TIMEOUT)? {
+        Message::Reloaded(changes) => Ok(changes),
+        _ => Err(format!("{}: unexpected message", socket.display())),
+    }
+}
+
+/// Asks the sidecar at a control socket, which may take so long to reply. The error is what it refuses, too.
+pub(super) fn ask(socket: &Path, message: &Message, limit: Duration) -> Result<Message, String> {
     let shown = socket.display();
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| error.to_string())?.block_on(async {
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::TimedOut => {
-                format!("{shown}: no reply within {TIMEOUT:?}; the log says what happens")
+                format!("{shown}: no reply within {limit:?}; the log says what happens")
             }
             io::ErrorKind::UnexpectedEof => format!("{shown}: the sidecar is stopping"),
             io::ErrorKind::PermissionDenied => {
@@ -72,11 +80,10 @@ fn reload(socket: &Path, mode: ReloadMode) -> Result<String, String> {
         };
         let channel = takeover::connect(socket).map_err(failed)?;
         let channel = channel.ok_or_else(|| format!("{shown}: no sidecar listens there"))?;
-        channel.send(&Message::Reload(mode), &[], SEND_TIMEOUT).await.map_err(failed)?;
-        match channel.receive(TIMEOUT).await.map_err(failed)?.message {
-            Message::Reloaded(changes) => Ok(changes),
+        channel.send(message, &[], SEND_TIMEOUT).await.map_err(failed)?;
+        match channel.receive(limit).await.map_err(failed)?.message {
             Message::Refused(why) => Err(why),
-            _ => Err(format!("{shown}: unexpected message")),
+            reply => Ok(reply),
         }
     })
 }

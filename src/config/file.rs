@@ -171,6 +171,13 @@ table!(
 );
 
 table!(
+    /// `[pools.<name>.repair]`, as the one before.
+    Repair {
+        rate = "rate": Number,
+    }
+);
+
+table!(
     /// The `tls` table of a pool. It and `auth` have no environment variables.
     PoolTls {
         ca = "ca": Text,

@@ -25,6 +25,7 @@ mod discovery;
 mod environment;
 mod errors;
 mod failover;
+mod repair;
 mod file;
 mod fingerprint;
 mod health;

@@ -13,6 +13,7 @@ use super::failover::{DEFAULT_REQUEST_TIMEOUT, failover, needed_failover};
 use super::file::{self, Section};
 use super::health::health;
 use super::listen::{Listeners, valid};
+use super::repair::repair_rate;
 use super::scheme;
 use super::security::security;
 use super::units;
@@ -24,7 +25,7 @@ use crate::upstream::{
 
 const MS: Duration = Duration::from_millis(1);
 /// The tables within that of a pool.
-const TABLES: [&str; 3] = ["health", "tls", "auth"];
+const TABLES: [&str; 4] = ["health", "repair", "tls", "auth"];
 
 /// Returns the pools, "main" first, and the names of all pools in the file, including those with errors.
 pub(super) fn pools(
@@ -101,7 +102,7 @@ fn pool(
         v.error(&KeyPath::top(), &path, None, format_args!("has an invalid name, which {message}"));
     }
     let at = KeyPath::table(path);
-    let [health_table, tls_table, auth_table] = TABLES.map(|key| table.rest.remove(key));
+    let [health_table, repair_table, tls_table, auth_table] = TABLES.map(|key| table.rest.remove(key));
     v.unknown(&at, &table.rest, keys(file::Pool::KEYS).chain(TABLES));
     let servers = server_list(v, &at, "servers", &table.servers);
     let scheme = own_scheme(v, &at, &table);
@@ -111,6 +112,7 @@ fn pool(
     let request_timeout =
         v.value(&at, "request_timeout", &table.request_timeout, DEFAULT_REQUEST_TIMEOUT, timeout());
     let health = request_timeout.and_then(|limit| health(v, &at, health_table.as_ref(), limit));
+    let repair_rate = repair_rate(v, &at, repair_table.as_ref());
     let on_errors = [("miss", OnError::Miss), ("error", OnError::Error), ("standby", OnError::Standby)];
     let on_error = v.value(&at, "on_error", &table.on_error, OnError::Miss, word(&on_errors));
     let failover = other
@@ -142,6 +144,7 @@ fn pool(
         on_error: on_error?,
         failover: failover?,
         health: health?,
+        repair_rate: repair_rate?,
         unknown_placement: unknown_placement?,
         security: security?,
         nameservers: nameservers.to_vec(),

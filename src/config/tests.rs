@@ -4,7 +4,9 @@ use std::time::Duration;
 use config::{FileFormat, Map, Source, Value, ValueKind};
 
 use super::errors::ConfigErrors;
-use super::file::{self, Admin, Discovery, Health, Listen, Near, Pool, Rule, Server, Tags, ValueType};
+use super::file::{
+    self, Admin, Discovery, Health, Listen, Near, Pool, Repair, Rule, Server, Tags, ValueType,
+};
 use super::settings::{self, Config, RuleKind};
 use crate::guard::{OnInvalidate, Policy};
 use crate::listener::{ListenAddress, ListenerSpec};
@@ -86,12 +88,13 @@ fn the_reference_has_every_key() {
     let text = shipped("kennel.toml").1;
     let root = raw_table(&text);
     let main = inside(root.get("pools"), "main");
-    let tables: [(_, &[(&str, ValueType)]); 10] = [
+    let tables: [(_, &[(&str, ValueType)]); 11] = [
         (root.get("log"), file::Log::KEYS),
         (root.get("listen"), Listen::KEYS),
         (root.get("admin"), Admin::KEYS),
         (main, Pool::KEYS),
         (inside(main, "health"), Health::KEYS),
+        (inside(main, "repair"), Repair::KEYS),
         (inside(inside(main, "servers"), "1"), Server::KEYS),
         (root.get("tags"), Tags::KEYS),
         (root.get("near"), Near::KEYS),
@@ -100,8 +103,8 @@ fn the_reference_has_every_key() {
     ];
     for (table, keys) in tables {
         let mut found = keys_of(table);
-        if found.remove("health") {
-            // A table of its own. And these exclude each other, so they are comments.
+        if found.remove("health") && found.remove("repair") {
+            // Tables of their own. And these exclude each other, so they are comments.
             let others = ["other_distribution", "other_hash", "other_hash_tag", "other_unhashed_prefixes"];
             for key in
                 ["next", "previous", "take_over", "hash_tag", "unhashed_prefixes"].into_iter().chain(others)

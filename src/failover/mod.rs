@@ -9,12 +9,14 @@
 //! - `views`: the result, as the workers read it
 //! - `placements`: which placements of keys are in use in the fleet
 //! - `rule_marks`: which rules are
+//! - `repair`: which servers have all copies that they should have
 
 mod agreement;
 mod command;
 mod moment;
 pub mod placements;
 mod record;
+pub mod repair;
 mod restoring;
 pub mod rule_marks;
 mod suspicion;

@@ -29,7 +29,10 @@ mod settings;
 mod model;
 
 pub use command::{Cas, Command, Commands, Mode, Operation, Replies, Reply, Value};
-pub use copies::{COPY_BYTES, KEPT_WITHOUT_VALUE, OnCopies, SeenCopy, complete, copy_key, seen_copy};
+pub use copies::{
+    COPY_BYTES, HEADER as COPY_HEADER, KEPT_WITHOUT_VALUE, OnCopies, SeenCopy, complete, copy_key, seen_copy,
+    split_copy_key,
+};
 pub use dispatch::{begin, commands_of, is_value_with_copies, items_below, split, split_store};
 pub use hold::Hold;
 pub use item::{INFIX, ItemKey};

@@ -264,6 +264,15 @@ fn failover(counts: &Counts, page: &mut Page) {
         rules.value(&[&state.pool], state.other_rules as f64);
     }
     page.extend([place, view_valid, unreachable, changes, suspicions, placements, unknown, rules]);
+    let mut missing = Series::of(table::COPIES_MISSING);
+    let mut due = Series::of(table::COPIES_SERVERS_DUE);
+    let mut repaired = Series::of(table::COPIES_REPAIRED);
+    for state in counts.failover.as_ref().map(|source| source.repairs()).unwrap_or_default() {
+        missing.value(&[&state.pool], state.missing as f64);
+        due.value(&[&state.pool], state.servers_due as f64);
+        repaired.value(&[&state.pool], state.repaired as f64);
+    }
+    page.extend([missing, due, repaired]);
 }
 
 fn discovery(state: &State, page: &mut Page) {

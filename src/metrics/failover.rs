@@ -6,6 +6,21 @@ pub trait FailoverSource: Send + Sync {
     fn state(&self, server: usize) -> Option<FailoverState>;
     /// The placements in use of each pool of which they are known.
     fn placements(&self) -> Vec<PlacementsState>;
+    /// The repair of copies in each pool that has some.
+    fn repairs(&self) -> Vec<RepairState>;
+}
+
+/// The repair of the copies of one pool at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RepairState {
+    /// The pool's name.
+    pub pool: String,
+    /// Servers that may lack copies.
+    pub servers_due: u64,
+    /// Copies that are known to be missing.
+    pub missing: u64,
+    /// Copies stored again since the start.
+    pub repaired: u64,
 }
 
 /// The placements of a pool's keys that the sidecars of the fleet use at one moment.

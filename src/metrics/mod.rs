@@ -31,7 +31,7 @@ mod worker;
 
 pub use counts::{ConfigInfo, ServerName};
 pub use discovery::{DiscoveredEntry, DiscoveredPool, DiscoverySource};
-pub use failover::{FailoverSource, FailoverState, PlacementsState};
+pub use failover::{FailoverSource, FailoverState, PlacementsState, RepairState};
 pub use labels::{
     AuthOutcome, ClientMode, Command, ConnectFailure, DropReason, ErrorCause, HealthState, LeaseEnd, Limit,
     LockEnd, Outcome, PairedWith, Place, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,

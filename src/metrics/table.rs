@@ -144,6 +144,12 @@ table! {
         "Those of them that are not adjacent to that of this sidecar: invalidations are lost between them. Also the end of a change, if this sidecar goes back behind it.";
     POOL_RULES_DIFFER = Gauge "kennel_pool_rules_differ" ["pool"]
         "Sets of rules that other sidecars of the pool have and that differ from those of this one; 0 if all have the same.";
+    COPIES_MISSING = Gauge "kennel_copies_missing" ["pool"]
+        "Values of rules with copies of which this sidecar has found only one copy, and has not stored the second yet.";
+    COPIES_SERVERS_DUE = Gauge "kennel_copies_servers_due" ["pool"]
+        "Servers that may lack copies: nobody has repaired them since they restarted or since keys moved.";
+    COPIES_REPAIRED = Counter "kennel_copies_repaired_total" ["pool"]
+        "Copies that this sidecar has stored again.";
     DISCOVERY_SERVERS = Gauge "kennel_discovery_servers" ["pool", "entry"]
         "Servers that an entry of the configuration, such as dns+cache:11211, stands for.";
     DISCOVERY_FAILURES = Counter "kennel_discovery_failures_total" ["pool", "entry"]

@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::counts::{ConfigInfo, ServerName};
 use super::discovery::{DiscoveredEntry, DiscoveredPool, DiscoverySource};
 use super::exposition::{Exposition, read};
-use super::failover::{FailoverSource, FailoverState, PlacementsState};
+use super::failover::{FailoverSource, FailoverState, PlacementsState, RepairState};
 use super::labels::{
     AuthOutcome, Command, ConnectFailure, DropReason, ErrorCause, HealthState, LeaseEnd, Limit, LockEnd,
     Outcome, PairedWith, StaleReason, TlsOutcome, TlsSession, UpstreamOutcome, WaitEnd,
@@ -106,6 +106,10 @@ impl FailoverSource for SecondServer {
 
     fn placements(&self) -> Vec<PlacementsState> {
         vec![PlacementsState { pool: "main".into(), in_use: 3, unknown: 2, other_rules: 1 }]
+    }
+
+    fn repairs(&self) -> Vec<RepairState> {
+        vec![RepairState { pool: "main".into(), servers_due: 1, missing: 3, repaired: 7 }]
     }
 }
 

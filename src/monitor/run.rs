@@ -21,6 +21,7 @@ use super::status::{Observation, Published, ServerStatus, mono};
 use super::ticks::Ticks;
 use crate::clock::Clock;
 use crate::failover::placements::{Kind, Step};
+use crate::failover::repair::RepairStatus;
 use crate::failover::{Agreement, COPIES, Command, Moment, Reply, Timing, View, Views};
 use crate::random::Random;
 use crate::upstream::pool::SharedPool;
@@ -195,7 +196,12 @@ impl Monitor {
             shared,
             ..MonitoredPool::of(spec, pool, views.clone(), own.clone())
         }];
-        let mut published = Published { views, other_views: None, servers: own, placements };
+        let repair = placements.is_some().then(|| {
+            let placement = placement_id(&spec.servers, &spec.scheme);
+            Arc::new(RepairStatus::new(spec.name.clone(), placement, spec.repair_rate))
+        });
+        let repair = repair.filter(|_| spec.failover.is_some());
+        let mut published = Published { views, other_views: None, servers: own, placements, repair };
         if let Some((other, pool)) = spec.other_pool().zip(pool.other()) {
             let views = other.failover.as_ref().map(|_| Arc::new(Views::new(other.servers.len())));
             let is_further = |server: &ServerSpec| spec.further_servers().any(|further| further == server);

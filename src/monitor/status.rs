@@ -8,8 +8,9 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::pool_status::PoolStatus;
+use crate::failover::repair::RepairStatus;
 use crate::failover::{View, Views};
-use crate::metrics::{FailoverSource, FailoverState, PlacementsState};
+use crate::metrics::{FailoverSource, FailoverState, PlacementsState, RepairState};
 
 /// What the monitor of a pool publishes.
 pub struct Published {
@@ -21,6 +22,8 @@ pub struct Published {
     pub(super) servers: Vec<Option<Arc<ServerStatus>>>,
     /// `None` if no marks are kept.
     pub(super) placements: Option<Arc<PoolStatus>>,
+    /// The repair of copies; `None` if the pool does not fail over, or if no marks are kept.
+    pub repair: Option<Arc<RepairStatus>>,
 }
 
 /// The state of all servers, by their index among the servers of all pools.
@@ -30,6 +33,8 @@ pub struct Status {
     servers: Vec<Option<Arc<ServerStatus>>>,
     /// The placements of each pool; `None` if all its servers are embedded.
     pools: Vec<Option<Arc<PoolStatus>>>,
+    /// The repair of copies in each pool.
+    repairs: Vec<Option<Arc<RepairStatus>>>,
 }
 
 /// The state of a server whose pool fails over. Written by the monitor's thread only.
@@ -93,8 +98,9 @@ impl Status {
         start: Instant,
         pools: impl IntoIterator<Item = (usize, Option<&'a Arc<Published>>)>,
     ) -> Status {
-        let mut status = Status { start, servers: Vec::new(), pools: Vec::new() };
+        let mut status = Status { start, servers: Vec::new(), pools: Vec::new(), repairs: Vec::new() };
         for (servers, published) in pools {
+            status.repairs.push(published.and_then(|published| published.repair.clone()));
             status.pools.push(published.and_then(|published| published.placements.clone()));
             match published {
                 Some(published) => status.servers.extend(published.servers.iter().cloned()),
@@ -107,6 +113,11 @@ impl Status {
     /// The placements of a pool; `None` if no marks are kept for it.
     pub fn pool(&self, pool: usize) -> Option<&Arc<PoolStatus>> {
         self.pools.get(pool)?.as_ref()
+    }
+
+    /// The repair of copies in a pool; `None` if it does not fail over.
+    pub fn repair(&self, pool: usize) -> Option<&Arc<RepairStatus>> {
+        self.repairs.get(pool)?.as_ref()
     }
 
     /// The rules of this process have this fingerprint from now on.
@@ -171,6 +182,16 @@ impl FailoverSource for Status {
 
     fn placements(&self) -> Vec<PlacementsState> {
         self.pools.iter().flatten().map(|pool| pool.state()).collect()
+    }
+
+    fn repairs(&self) -> Vec<RepairState> {
+        let state = |repair: &Arc<RepairStatus>| RepairState {
+            pool: repair.pool().to_owned(),
+            servers_due: repair.servers_due(),
+            missing: repair.missing(),
+            repaired: repair.repaired(),
+        };
+        self.repairs.iter().flatten().filter(|repair| repair.is_used()).map(state).collect()
     }
 }
 
@@ -294,7 +315,8 @@ mod tests {
         let server = Arc::new(ServerStatus::new("main".into(), "b:1".into(), None, Arc::clone(&views), 1));
         let (servers, placements) = (vec![None, Some(server)], None);
         let (other_views, views_of) = (None, Some(Arc::clone(&views)));
-        let published = Arc::new(Published { views: views_of, other_views, servers, placements });
+        let published =
+            Arc::new(Published { views: views_of, other_views, servers, placements, repair: None });
         (Status::new(Instant::now(), [(2, Some(&published))]), views)
     }
 

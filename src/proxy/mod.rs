@@ -22,6 +22,7 @@ mod in_flight;
 mod scope;
 mod client;
 mod held_locks;
+mod repair;
 mod copy_servers;
 #[doc(hidden)] // for tests/kinds, whose servers read and write the same commands
 pub mod kind_wire;

@@ -25,6 +25,7 @@ use super::state::tag_cache::TagCache;
 use super::state::unfinished::Unfinished;
 use crate::clock::Clock;
 use crate::failover::Views;
+use crate::failover::repair::RepairStatus;
 use crate::guard::leases::Owner;
 use crate::guard::near::Changes;
 use crate::guard::{Now, Policy, TagName};
@@ -60,6 +61,9 @@ pub struct Proxy {
     pub(super) start: Instant,
     /// Where the keys of each server are, for each pool that fails over.
     pub(super) views: Vec<Option<Arc<Views>>>,
+    /// The repair of copies, for each pool that fails over.
+    pub(super) repairs: Vec<Option<Arc<RepairStatus>>>,
+    pub(super) repairing: Arc<Mutex<()>>,
     /// The other placement; `None` if no pool's servers change.
     pub(super) other: Option<Other>,
     /// The policies of the guards for keys on a standby server.
@@ -107,6 +111,10 @@ pub struct Shared {
     pub views: Vec<Option<Arc<Views>>>,
     /// The same for the other list of servers of each pool.
     pub other_views: Vec<Option<Arc<Views>>>,
+    /// The repair of the copies of each pool; `None` if it does not fail over.
+    pub repairs: Vec<Option<Arc<RepairStatus>>>,
+    /// Held by the worker that repairs copies.
+    pub repairing: Arc<Mutex<()>>,
 }
 
 /// The pipeline over the other lists.
@@ -144,6 +152,7 @@ impl Other {
             near_memory: 0,
             views: (0..pools.len()).map(views).collect(),
             other_views: vec![None; pools.len()],
+            repairs: vec![None; pools.len()],
             ..shared.clone()
         };
         let pool = |(pool, other): (&Pool, Option<(OtherKind, Pool)>)| match other {
@@ -186,6 +195,8 @@ impl Proxy {
             server_info,
             views,
             other_views: _,
+            repairs,
+            repairing,
         } = shared;
         let observer = Observer::new(tap, observed, &mut random);
         let slow = observer.slow_reply();
@@ -211,6 +222,8 @@ impl Proxy {
             clock,
             start,
             views,
+            repairs,
+            repairing,
             other,
             standby_policies,
             hasher,

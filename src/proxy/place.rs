@@ -3,11 +3,14 @@
 //! An operation looks once, when it begins, and remembers the fence. Each command is sent only while the place still has that
 //! fence, and a change is acknowledged only if it has it at the end.
 
+use std::future::poll_fn;
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::key::{GuardedKey, Place, TagPlaces};
 use super::pipeline::Proxy;
-use crate::failover::View;
+use crate::failover::{View, Views};
 use crate::guard::{Operation, TagName, TagNames};
 
 /// What has become of a place since the operation began.
@@ -19,6 +22,17 @@ pub(crate) enum Standing {
     Replaced,
     /// There is no valid view.
     Unknown,
+}
+
+/// Returns once the records of where keys are have all their copies. False if that cannot be.
+pub(crate) async fn restored(views: &[Arc<Views>]) -> bool {
+    let mut all = true;
+    for views in views {
+        if let Some(number) = views.restore() {
+            all &= poll_fn(|cx| views.poll_restored(number, cx)).await;
+        }
+    }
+    all
 }
 
 impl Proxy {
@@ -46,7 +60,8 @@ impl Proxy {
         self.views[pool].is_some()
     }
 
-    fn view(&self, pool: usize, server: usize) -> Option<View> {
+    /// Where the keys of this server are; `None` if no view is valid, or if the pool does not fail over.
+    pub(super) fn view(&self, pool: usize, server: usize) -> Option<View> {
         // The time of the turn may be before a request of this turn was sent.
         self.views[pool].as_ref()?.get(server, self.mono(Instant::now()))
     }

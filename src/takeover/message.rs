@@ -55,6 +55,16 @@ pub enum Message {
     Reload(ReloadMode),
     /// What has changed, or would.
     Reloaded(String),
+    /// The first one: the receiver is to store lost copies of this pool again, or only to count them. The reply is `Repaired`, or
+    /// `Refused` with why not all are there.
+    Repair {
+        /// The pool.
+        pool: String,
+        /// Whether they are only counted.
+        only_count: bool,
+    },
+    /// What was found.
+    Repaired(String),
 }
 
 /// How a configuration is read again.
@@ -136,6 +146,8 @@ impl Message {
             Message::Reload(ReloadMode::Force) => add("reload", vec!["force".to_owned()]),
             Message::Reload(ReloadMode::DryRun) => add("reload", vec!["dry-run".to_owned()]),
             Message::Reloaded(changes) => add("reloaded", vec![changes.replace('\0', " ")]),
+            Message::Repair { pool, only_count } => add("repair", vec![pool.clone(), only_count.to_string()]),
+            Message::Repaired(found) => add("repaired", vec![found.replace('\0', " ")]),
         }
         fields.join("\0").into_bytes()
     }
@@ -186,6 +198,10 @@ impl Message {
             ("reload", ["force"]) => Message::Reload(ReloadMode::Force),
             ("reload", ["dry-run"]) => Message::Reload(ReloadMode::DryRun),
             ("reloaded", [changes]) => Message::Reloaded((*changes).to_owned()),
+            ("repair", [pool, only_count]) => {
+                Message::Repair { pool: (*pool).to_owned(), only_count: parse(only_count)? }
+            }
+            ("repaired", [found]) => Message::Repaired((*found).to_owned()),
             _ => return Err(Malformed::Message),
         };
         Ok(message)
@@ -287,6 +303,8 @@ mod tests {
             Message::Reload(ReloadMode::Force),
             Message::Reload(ReloadMode::DryRun),
             Message::Reloaded("rules: 2 now\n".to_owned()),
+            Message::Repair { pool: "main".to_owned(), only_count: true },
+            Message::Repaired("nothing\n".to_owned()),
         ]
     }
 

@@ -224,6 +224,11 @@ impl Connection {
         &self.server
     }
 
+    /// The same, for another connection to it.
+    pub(crate) fn shared_server(&self) -> Arc<Server> {
+        Arc::clone(&self.server)
+    }
+
     /// Whether it is a connection to this server.
     pub fn is_to(&self, server: &Arc<Server>) -> bool {
         Arc::ptr_eq(&self.server, server)

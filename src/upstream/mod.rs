@@ -8,6 +8,7 @@
 //! - `connection`: one pipelined connection of one worker to one server. `coalescing` lets identical unsent reads share one
 //!   reply, and `batched_gets` puts the keys of several `get`s on one line;
 //! - `batch_connection`: a connection of the control plane, for one batch of commands at a time;
+//! - `key_dump`: all keys of a server;
 //! - `server`: one server, shared by all workers; `probe` finds out its `capabilities` on each new connection;
 //! - `socket`: the socket of a connection; `security` says whether it has TLS (`tls`, `verifier`) and begins with a password
 //!   (`credentials`), and `connection_error` why there is none;
@@ -20,6 +21,7 @@ mod scheme;
 mod spec;
 pub mod pool;
 mod batch_connection;
+pub mod key_dump;
 mod md5_lanes;
 pub mod ring;
 mod placement_cache;

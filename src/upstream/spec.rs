@@ -241,6 +241,8 @@ pub struct PoolSpec {
     pub failover: Option<FailoverSpec>,
     /// When a server counts as sick.
     pub health: HealthSpec,
+    /// How many copies that were lost are stored again in a second; 0: only when an operator asks.
+    pub repair_rate: u32,
     /// Names the keys: processes whose pools have the same keyspace must place keys alike. By default the pool's name.
     pub keyspace: String,
     /// What happens while another process places keys in a way that is not adjacent.

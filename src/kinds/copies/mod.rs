@@ -26,7 +26,7 @@ mod record;
 pub(super) use change::COMMANDS;
 pub use machine::OnCopies;
 pub(super) use record::check_length;
-pub use record::{COPY_BYTES, KEPT_WITHOUT_VALUE, SeenCopy, copy_key, seen_copy};
+pub use record::{COPY_BYTES, HEADER, KEPT_WITHOUT_VALUE, SeenCopy, copy_key, seen_copy, split_copy_key};
 pub(super) use value::begin;
 pub use value::complete;
 

@@ -9,8 +9,8 @@ use crate::kinds::command::{Cas, Value};
 use crate::kinds::item::{INFIX, ItemKey, MAX_KEY, TOO_LONG, item_below};
 use crate::kinds::machine::Side;
 
-/// The length of the line with its end.
-const HEADER: usize = 3 * 17 + 2;
+/// The length of the line with its end: an item of a copy that is longer has a value.
+pub const HEADER: usize = 3 * 17 + 2;
 
 /// What the key of a copy has behind that of its item: the infix, the number of the copy, and the fence.
 const SUFFIX: usize = INFIX.len() + 17;
@@ -140,6 +140,20 @@ pub(in crate::kinds) fn check_length(key: usize) -> Result<(), &'static str> {
     if key + SUFFIX > MAX_KEY { Err(TOO_LONG) } else { Ok(()) }
 }
 
+/// The item, the copy and the fence that the key of a copy names; `None`: it is another key.
+pub fn split_copy_key(key: &[u8]) -> Option<(&[u8], Side, u64)> {
+    let (item, suffix) = key.split_at_checked(key.len().checked_sub(SUFFIX)?)?;
+    let (side, fence) = suffix.strip_prefix(INFIX)?.split_first()?;
+    let side = match side {
+        b'1' => Side::First,
+        b'2' => Side::Second,
+        _ => return None,
+    };
+    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let fence = std::str::from_utf8(fence).ok().filter(|fence| fence.bytes().all(|byte| is_digit(&byte)))?;
+    Some((item, side, u64::from_str_radix(fence, 16).ok()?)).filter(|_| !item.is_empty())
+}
+
 /// The key of a copy in a place with this fence.
 pub fn copy_key(own: &[u8], side: Side, fence: u64) -> Result<ItemKey, &'static str> {
     let side = if side == Side::First { 1 } else { 2 };
@@ -175,6 +189,32 @@ mod tests {
                 assert!((1..=1 << 53).contains(&next.cas()), "{life}");
                 record = next;
             }
+        }
+    }
+
+    #[test]
+    fn the_key_of_a_copy_is_split_into_what_it_was_made_of_and_no_other_key_is() {
+        for (item, side, fence) in [
+            (&b"k"[..], Side::First, 0),
+            (b"k@kennel:w12", Side::Second, u64::MAX),
+            (b"a@kennel:1", Side::First, 0xab),
+        ] {
+            let key = copy_key(item, side, fence).unwrap();
+            assert_eq!(split_copy_key(&key), Some((item, side, fence)));
+        }
+        for key in [
+            "",
+            "k",
+            "k@kennel:w12",
+            "@kennel:10000000000000000",
+            "k@kennel:30000000000000000",
+            "k@kennel:1000000000000000",
+            "k@kennel:1000000000000000G",
+            "k@kennel:1000000000000000A",
+            "k@kennel:1+00000000000000f",
+            "k@kennel#10000000000000000",
+        ] {
+            assert_eq!(split_copy_key(key.as_bytes()), None, "{key}");
         }
     }
 

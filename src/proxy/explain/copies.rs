@@ -82,8 +82,12 @@ pub(super) fn comparison(copies: &[CopyReport]) -> &'static str {
             "not both copies could be read"
         }
         (None, None) => "there is no copy",
-        (None, Some(_)) => "the first copy is not there: the next read or change stores it again",
-        (Some(_), None) => "the second copy is not there: the next read or change stores it again",
+        (None, Some(_)) => {
+            "the first copy is not there: the next read or change stores it again, or the repair of the pool"
+        }
+        (Some(_), None) => {
+            "the second copy is not there: the next read or change stores it again, or the repair of the pool"
+        }
         (Some(of), Some(other)) if of != other => {
             "the copies are of two lives: the second one counts, and the next read or change makes the first like it"
         }

@@ -4,7 +4,7 @@
 //! guarded keys a window ([decision 0011](../../../docs/decisions/0011-how-is-the-place-of-a-server-agreed-on.md)). So these are
 //! flushed one after the other, and before the next one the copies that one has lost are restored from the two others.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use crate::protocol::reply::Shape;
 use crate::proxy::client::Client;
 use crate::proxy::observe::SeenKey;
 use crate::proxy::pipeline::Proxy;
+use crate::proxy::place::restored;
 use crate::proxy::scope::CallScope;
 use crate::upstream::connection::Connection;
 use crate::upstream::pending_replies::{PendingReplies, Reply, ReplyId};
@@ -145,16 +146,7 @@ impl Flush {
 
     /// Returns once the records have all their copies. False if that cannot be.
     async fn restore(&self) -> bool {
-        let restored = async {
-            let mut all = true;
-            for views in &self.views {
-                if let Some(number) = views.restore() {
-                    all &= poll_fn(|cx| views.poll_restored(number, cx)).await;
-                }
-            }
-            all
-        };
-        timeout(RESTORE_TIMEOUT, restored).await.unwrap_or(false)
+        timeout(RESTORE_TIMEOUT, restored(&self.views)).await.unwrap_or(false)
     }
 }
 

@@ -3,6 +3,7 @@
 mod commands;
 mod faults;
 mod ledger;
+mod repair;
 mod together;
 
 use std::sync::atomic::AtomicU64;
@@ -30,8 +31,13 @@ fn copied(name: &str, pattern: &str, kind: &str, more: &str) -> String {
 
 /// Three servers and two sidecars.
 fn fleet() -> (Vec<Memcached>, [Kennel; 2]) {
+    fleet_that(SHORT)
+}
+
+/// The same with these keys of the pool.
+fn fleet_that(pool: &str) -> (Vec<Memcached>, [Kennel; 2]) {
     fleet_of(&[copied("counts", "count:*", "counter", "")], |toml| {
-        toml.replace("[pools.main]\n", &format!("[pools.main]\n{SHORT}"))
+        toml.replace("[pools.main]\n", &format!("[pools.main]\n{pool}"))
     })
 }
 
@@ -263,7 +269,7 @@ fn a_server_that_hangs_and_returns_with_old_contents_brings_nothing_back() {
 
 #[test]
 fn an_explanation_has_both_copies_and_what_they_tell_together() {
-    let (mut servers, [a, _b]) = fleet();
+    let (mut servers, [a, _b]) = fleet_that(&format!("{SHORT}repair.rate = 0\n"));
     let mut client = a.client();
     assert_eq!(store(&mut client, "set session:none 7 0", "four"), "STORED");
     assert_eq!(client.delete("session:none"), "DELETED");
@@ -289,7 +295,8 @@ fn an_explanation_has_both_copies_and_what_they_tell_together() {
     let second = copies[1]["server"].as_str().expect("a server").to_owned();
     let second = servers.iter_mut().find(|server| server.address.to_string() == second).expect("it is one");
     second.restart();
-    let note = "the second copy is not there: the next read or change stores it again";
+    let note =
+        "the second copy is not there: the next read or change stores it again, or the repair of the pool";
     eventually("the server is connected again", || explained("session:x")["notes"][0] == note);
     assert_eq!(explained("session:x")["summary"], "stored: 1 of 2 copies are there");
     let shown = a.http("/explain?key=session:x");
