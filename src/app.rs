@@ -141,6 +141,7 @@ impl App {
             flushing: Arc::default(),
             repairing: Arc::default(),
             builds: Arc::default(),
+            client_marks: Arc::default(),
             sidecar: random.below(u64::MAX),
             hasher: hasher.unwrap_or_default(),
             clock: simulated.clone().unwrap_or_else(Clock::system),
@@ -158,12 +159,7 @@ impl App {
         let (stop, readiness) = (CancellationToken::new(), Readiness::new());
         let (to_reload, reloads) = mpsc::channel(RELOADS);
         let shown = in_force.shown(ConfigState { read_ms: unix_ms(), ..ConfigState::default() });
-        let (mut orders, mut received) = (Vec::new(), Vec::new());
-        for _ in 0..workers {
-            let (order, receiver) = mpsc::unbounded_channel();
-            orders.push(order);
-            received.push(receiver);
-        }
+        let (orders, received): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
         let asks = Asks::new(orders.clone());
         let view = Arc::new(AdminView::new(&lasting, shown, to_reload.clone(), asks));
         let adopter = Arc::new(Adopter::new(orders.clone(), Arc::clone(&lasting.connection_limit)));
@@ -402,6 +398,7 @@ impl App {
             sidecar: lasting.sidecar,
             observed: Arc::clone(&self.in_force.observed),
             builds: Arc::clone(&lasting.builds),
+            client_marks: Arc::clone(&lasting.client_marks),
             hasher: lasting.hasher,
             clock: lasting.clock.clone(),
             start: lasting.start,

@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::metrics::{Metrics, Totals};
 use crate::observed::OpenBuilds;
-use crate::proxy::{KeyHasher, LeaseTable, OutageTable, TagCache};
+use crate::proxy::{ClientMarks, KeyHasher, LeaseTable, OutageTable, TagCache};
 use crate::trace::Taps;
 use crate::worker::ConnectionLimit;
 
@@ -25,6 +25,7 @@ pub(super) struct Lasting {
     /// Held by the worker that repairs copies.
     pub(super) repairing: Arc<tokio::sync::Mutex<()>>,
     pub(super) builds: Arc<OpenBuilds>,
+    pub(super) client_marks: Arc<ClientMarks>,
     pub(super) sidecar: u64,
     pub(super) hasher: KeyHasher,
     pub(super) clock: Clock,

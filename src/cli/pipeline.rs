@@ -77,6 +77,7 @@ fn pipeline(specs: &[PoolSpec], plan: impl FnOnce(&[Arc<SharedPool>]) -> Plan) -
         sidecar: random.below(u64::MAX),
         observed: Arc::default(),
         builds: Arc::default(),
+        client_marks: Arc::default(),
         hasher: KeyHasher::new(),
         clock,
         start,

@@ -70,7 +70,7 @@ pub use machine::{Event, Machine, Step, Wait};
 pub use modify::{Change, Count, Counted, Modify, ModifyEnd};
 pub use new_value::NewValue;
 pub use policy::{OnInvalidate, Policy};
-pub use raw_view::{RawView, is_stub, longest_stub, may_be_stub};
+pub use raw_view::{LONGEST_STUB, RawView, is_stub};
 pub use read::{Read, ReadEnd, ReadOptions};
 pub use retry::MAX_ROUNDS;
 pub use set::{Set, SetEnd};

@@ -2,13 +2,11 @@
 //! the key, or this one may have had one.
 
 use super::envelope::{Header, MAGIC, Opened};
-use super::stub::{has_stub_flags, is_free};
+use super::stub::has_stub_flags;
 use super::tag_version::NEVER;
 
-/// The longest TTL of a stub, in seconds: `lock_ttl` is at most an hour.
-const STUB_TTL: u32 = 60 * 60 + 1;
-/// The longest TTL of a free stub: `max_rebuild` is at most a day.
-const FREE_STUB_TTL: u32 = 24 * 60 * 60;
+/// The longest TTL of a stub that memcached has created, in seconds: `lock_ttl` is at most an hour.
+pub const LONGEST_STUB: u32 = 60 * 60 + 1;
 
 /// What a client sees of a stored value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,20 +47,13 @@ impl RawView {
     }
 }
 
-/// Whether an item of zero bytes may be a stub, by its client flags: whether it is one depends on the rest of it.
-pub fn may_be_stub(flags: u32) -> bool {
-    flags == 0 || has_stub_flags(flags)
-}
-
-/// The longest TTL of a stub with these flags, in seconds; `None`: they are not known.
-pub fn longest_stub(flags: Option<u32>) -> u32 {
-    if flags.is_some_and(is_free) { FREE_STUB_TTL } else { STUB_TTL }
-}
-
-/// Whether an item of zero bytes is a stub. `held`: the server shows `Z`, which means that it created the item for a reader. An empty
-/// value of a client is told from it by its TTL and flags.
-pub fn is_stub(flags: u32, ttl: Option<u32>, held: bool) -> bool {
-    ttl.is_some_and(|ttl| ttl <= longest_stub(Some(flags))) && (flags == 0 && held || has_stub_flags(flags))
+/// Whether an item of zero bytes with these client flags is a stub, whatever its TTL: a client may have touched it. `None`: that depends
+/// on whether the server created the item for a reader.
+pub fn is_stub(flags: u32) -> Option<bool> {
+    match flags {
+        0 => None,
+        _ => Some(has_stub_flags(flags)),
+    }
 }
 
 #[cfg(test)]
@@ -102,20 +93,9 @@ mod tests {
     #[test]
     fn an_empty_value_of_a_client_is_no_stub() {
         // Created by `mg … N`, renewed, and free.
-        assert!(is_stub(0, Some(6), true) && is_stub(1 << 31 | 5 << 8, Some(6), false));
-        assert!(is_stub(0b11 << 30 | 5 << 8, Some(80_000), false));
-        for (flags, ttl, held) in [
-            (0, Some(6), false),
-            (0, None, true),
-            (0, Some(10_000), true),
-            (5, Some(6), true),
-            (u32::MAX, Some(6), false),
-            (1 << 31, Some(6), false),
-            (1 << 31 | 5 << 8, None, false),
-            (1 << 31 | 5 << 8, Some(10_000), false),
-        ] {
-            assert!(!is_stub(flags, ttl, held), "{flags} {ttl:?} {held}");
+        assert_eq!([0, 1 << 31 | 5 << 8, 0b11 << 30 | 5 << 8].map(is_stub), [None, Some(true), Some(true)]);
+        for flags in [5, 7, u32::MAX, 1 << 31] {
+            assert_eq!(is_stub(flags), Some(false), "{flags}");
         }
-        assert!(may_be_stub(0) && may_be_stub(1 << 31 | 5 << 8) && !may_be_stub(7));
     }
 }

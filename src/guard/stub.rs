@@ -23,6 +23,9 @@ const TURN_AT: u32 = ID_BITS + AGE_BITS;
 const TURNS: u8 = 4;
 /// The turn of a stub that replaces a value under that value's identity, so that it differs from that of the build which stored it.
 const TURN_IN_PLACE: u8 = 2;
+/// The flags of a stub that a sidecar has stored over a value of which no stub is known: its CAS identifies it, and its age is 0. No other
+/// stub has the highest turn and the number 0 at this age.
+const OF_ITS_CAS: u32 = RENEWED | 3 << TURN_AT | 1;
 /// The lowest bits are the age, in units of this many milliseconds. The highest value also stands for all
 /// greater ages.
 const AGE_BITS: u32 = 8;
@@ -99,6 +102,9 @@ impl Stub {
     /// `None` if the item has a value.
     pub(super) fn of(item: &Item) -> Option<Stub> {
         let Item { size: 0, flags, cas, .. } = *item else { return None };
+        if flags == OF_ITS_CAS {
+            return Some(Stub { id: StubId::of(cas.number), age: 0, is_free: false, turn: 0 });
+        }
         // A sidecar of an earlier version stores only the age, in milliseconds.
         if flags & RENEWED == 0 {
             return Some(Stub { id: StubId::of(cas.number), age: u64::from(flags), is_free: false, turn: 0 });
@@ -122,10 +128,9 @@ impl Stub {
     }
 }
 
-/// Replaces the item with this CAS by a stub. With an `id` of `None` the new CAS identifies the stub, as if
-/// memcached had created it.
+/// Replaces the item with this CAS by a stub. With an `id` of `None` the new CAS identifies the stub.
 pub(super) fn stub_in_place(id: Option<StubId>, cas: Option<Cas>, policy: &Policy) -> ServerCommand {
-    let flags = id.map_or(0, |id| id.flags() | u32::from(turn_in_place(Some(id))) << TURN_AT);
+    let flags = id.map_or(OF_ITS_CAS, |id| id.flags() | u32::from(turn_in_place(Some(id))) << TURN_AT);
     store(flags, cas, policy.lock_seconds())
 }
 
@@ -137,11 +142,6 @@ pub(super) fn turn_in_place(id: Option<StubId>) -> u8 {
 /// Whether these are the flags of a stub that a sidecar has stored, and hardly those of a client's empty value.
 pub(super) fn has_stub_flags(flags: u32) -> bool {
     flags & RENEWED != 0 && flags != RENEWED && flags != u32::MAX
-}
-
-/// Whether these are the flags of a free stub.
-pub(super) fn is_free(flags: u32) -> bool {
-    has_stub_flags(flags) && flags & FREE != 0
 }
 
 fn store(flags: u32, cas: Option<Cas>, seconds: u32) -> ServerCommand {
@@ -196,6 +196,16 @@ mod tests {
             assert_eq!(renewed, Stub { age: 2_048, ..stub });
         }
         assert_eq!(turns, [1, 2, 3, 0]);
+    }
+
+    #[test]
+    fn a_stub_over_a_value_of_no_known_stub_is_told_from_an_empty_value_and_has_its_own_identity() {
+        let Operation::Store { flags, .. } = stub_in_place(None, None, &Policy::default()).operation else {
+            panic!("no store")
+        };
+        assert!(has_stub_flags(flags));
+        let of_its_cas = Stub { id: StubId::of(7), age: 0, is_free: false, turn: 0 };
+        assert_eq!((Stub::of(&item(flags, 7)), Stub::of(&item(0, 7))), (Some(of_its_cas), Some(of_its_cas)));
     }
 
     #[test]

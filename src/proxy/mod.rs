@@ -57,6 +57,7 @@ pub(crate) use reserved::RESERVED;
 pub use scope::{AccessSet, QueuePosition};
 pub(crate) use server_key::is_text as is_text_key;
 pub use slabs::SlabReply;
+pub use state::client_marks::ClientMarks;
 pub use state::key_hash::KeyHasher;
 pub use state::lease_table::LeaseTable;
 pub use state::outage_table::OutageTable;

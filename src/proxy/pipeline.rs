@@ -15,6 +15,7 @@ use super::key::{GuardedKey, KeyClass, StructureKey};
 use super::observer::{Observer, ObserverSettings};
 use super::plan::{GuardPlan, Plan, RulePlan};
 use super::reserved;
+use super::state::client_marks::ClientMarks;
 use super::state::key_hash::KeyHasher;
 use super::state::lease_table::LeaseTable;
 use super::state::near_cache::NearCache;
@@ -57,6 +58,7 @@ pub struct Proxy {
     pub(super) metrics: Arc<WorkerMetrics>,
     pub(super) observer: Observer,
     pub(super) builds: Arc<OpenBuilds>,
+    pub(super) client_marks: Arc<ClientMarks>,
     pub(super) clock: Clock,
     pub(super) start: Instant,
     /// Where the keys of each server are, for each pool that fails over.
@@ -98,6 +100,8 @@ pub struct Shared {
     pub observed: Arc<ObserverSettings>,
     /// Misses of observed keys.
     pub builds: Arc<OpenBuilds>,
+    /// Raw keys whose clients create and mark items themselves.
+    pub client_marks: Arc<ClientMarks>,
     /// Hashes keys for what outlives a configuration.
     pub hasher: KeyHasher,
     /// Wall clock, which tests replace.
@@ -189,6 +193,7 @@ impl Proxy {
             sidecar,
             observed,
             builds,
+            client_marks,
             hasher,
             clock,
             start,
@@ -219,6 +224,7 @@ impl Proxy {
             metrics,
             observer,
             builds,
+            client_marks,
             clock,
             start,
             views,

@@ -29,19 +29,21 @@ pub struct AccessSet {
 }
 
 /// The position of a call in its client's queue.
-#[derive(Debug, Clone, Copy)]
-pub struct QueuePosition {
+#[derive(Clone, Copy)]
+pub struct QueuePosition<'a> {
     /// No call is in front of it.
     pub first: bool,
     /// It may wait for another client, because no further request has arrived.
     pub may_wait: bool,
+    /// Whether the client has sent a command behind it that may change this raw key.
+    pub changes_behind: &'a dyn Fn(&[u8]) -> bool,
 }
 
 /// What is known of a call besides its own state.
 pub(super) struct CallScope<'a> {
     pub(super) proxy: &'a Rc<Proxy>,
     pub(super) client: &'a Client,
-    pub(super) position: QueuePosition,
+    pub(super) position: QueuePosition<'a>,
     command: Command,
     began: Instant,
     /// Rule and outcome of the keys counted last, and how many of them are not yet in the metrics.
@@ -89,7 +91,7 @@ impl<'a> CallScope<'a> {
         client: &'a Client,
         command: Command,
         began: Instant,
-        position: QueuePosition,
+        position: QueuePosition<'a>,
     ) -> CallScope<'a> {
         CallScope { proxy, client, position, command, began, counted: Cell::new((0, Outcome::Ok, 0)) }
     }

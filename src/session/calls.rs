@@ -35,15 +35,18 @@ impl<S> Session<'_, S> {
         // The output of a client that has gone is discarded, so it needs no limit.
         let max_output = if *state == State::Gone { usize::MAX } else { MAX_OUTPUT };
         // Every call behind the front one counts, even if it is done and only waits to be written.
-        while let (alone, true, Some(front)) =
-            (shared || calls.len() == 1, output.len() < max_output, calls.front_mut())
-        {
+        while output.len() < max_output {
+            let alone = shared || calls.len() == 1;
+            let (front, behind) = calls.as_mut_slices();
+            let Some((front, rest)) = front.split_first_mut() else { break };
             if front.call.waits(client) {
                 break;
             }
+            let changes_behind =
+                |key: &[u8]| rest.iter().chain(&*behind).any(|pending| pending.call.may_change(key));
             let (is_active, position, before) = (
                 front.call.is_active(),
-                QueuePosition { first: true, may_wait: no_input && alone },
+                QueuePosition { first: true, may_wait: no_input && alone, changes_behind: &changes_behind },
                 output.len(),
             );
             if output.tail.capacity() == 0 {
@@ -82,7 +85,9 @@ impl<S> Session<'_, S> {
             calls.iter_mut().enumerate().skip(1).filter(|(_, pending)| pending.call.is_active())
         {
             let mut reply = BytesMut::new();
-            let position = QueuePosition { first: false, may_wait: no_input && (shared || at == last) };
+            // What is behind matters only to the first.
+            let (may_wait, changes_behind) = (no_input && (shared || at == last), &|_: &[u8]| true);
+            let position = QueuePosition { first: false, may_wait, changes_behind };
             if let Poll::Ready(large) = pending.call.poll(proxy, client, position, cx, &mut reply) {
                 if let Some(LargeReply { bytes, trailer }) = large {
                     reply.extend_from_slice(&bytes);

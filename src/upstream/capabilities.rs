@@ -69,3 +69,11 @@ pub struct Capabilities {
     /// Its `item_size_max` in bytes, if reported.
     pub item_size: Option<usize>,
 }
+
+impl Capabilities {
+    /// Whether an `md` with `I` may keep the CAS of the item: since 1.6.27.
+    pub fn keeps_cas(&self) -> bool {
+        let mut numbers = self.version.split('.').map_while(|number| number.parse::<u32>().ok());
+        [numbers.next(), numbers.next(), numbers.next()] >= [Some(1), Some(6), Some(27)]
+    }
+}

@@ -29,7 +29,11 @@ impl Connection {
 
     /// Sends bytes and reads the reply, of which `complete` tells the length once it is there. `None`: there was none in time, or the
     /// connection was closed.
-    async fn reply(&mut self, command: &[u8], complete: impl Fn(&[u8]) -> Option<usize>) -> Option<Vec<u8>> {
+    pub async fn reply(
+        &mut self,
+        command: &[u8],
+        complete: impl Fn(&[u8]) -> Option<usize>,
+    ) -> Option<Vec<u8>> {
         let reading = async {
             self.stream.write_all(command).await.ok()?;
             loop {

@@ -12,6 +12,8 @@ mod guarded;
 #[path = "../linearizability/mod.rs"]
 #[allow(dead_code, reason = "its own tests and the integration tests use more of it")]
 mod linearizability;
+mod mixed;
+mod mixed_commands;
 mod mutants;
 mod net;
 mod schedules;

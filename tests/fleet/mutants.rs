@@ -19,6 +19,18 @@ pub enum Mutant {
     CountsAreDoubled,
     /// A store that the server refuses is acknowledged.
     RefusalsAreSuccesses,
+    /// An item that was created for a reader does not look so.
+    StubsAreNotHeld,
+    /// The same if it lasts longer than a stub does.
+    LongStubsAreNotHeld,
+    /// A stub that is stored has the flags of an empty value.
+    StubsHaveNoFlags,
+    /// An empty value that has been replaced since looks as it did.
+    ChangesAreUnseen,
+    /// An `md I` marks whatever item there is.
+    MarksCompareNothing,
+    /// What is put in front is put in front of whatever item there is.
+    PrependsCompareNothing,
 }
 
 impl Mutant {
@@ -36,6 +48,19 @@ impl Mutant {
     fn reply(self, line: &str) -> String {
         match line.get(..2) {
             Some("EX" | "NS") if self == Mutant::RefusalsAreSuccesses => line.replacen(&line[..2], "HD", 1),
+            Some("HD") if line.starts_with("HD s0 f0 ") && line.ends_with(" Z\r\n") => {
+                let ttl = line.split(' ').find_map(|word| word.strip_prefix('t')?.parse::<i64>().ok());
+                let is_long = ttl.is_none_or(|ttl| !(0..=3601).contains(&ttl));
+                match self {
+                    Mutant::StubsAreNotHeld => line.replacen(" Z\r", "\r", 1),
+                    Mutant::LongStubsAreNotHeld if is_long => line.replacen(" Z\r", "\r", 1),
+                    _ => line.to_owned(),
+                }
+            }
+            Some("HD") if line.starts_with("HD s") && self == Mutant::ChangesAreUnseen => {
+                let rest = line.split_once(" t").map_or("-1\r\n", |(_, rest)| rest);
+                format!("HD s0 f0 t{rest}")
+            }
             _ => line.to_owned(),
         }
     }
@@ -51,6 +76,11 @@ impl Mutant {
             }
             _ if line.contains(" @lock:") => line.to_owned(),
             (Mutant::StoresCompareNothing, "ms") => without(line, "C"),
+            (Mutant::StubsHaveNoFlags, "ms") if line.split(' ').nth(2) == Some("0") => {
+                without(line, "F").replacen("\r\n", " F0\r\n", 1)
+            }
+            (Mutant::MarksCompareNothing, "md") if line.contains(" I") => without(line, "C"),
+            (Mutant::PrependsCompareNothing, "ms") if line.contains(" MP") => without(line, "C"),
             (Mutant::AddsReplace, "ms") => without(line, "ME"),
             (Mutant::AppendsReplace, "ms") => without(line, "MA"),
             (Mutant::DeletesAreLost, "md") => line.replacen("md ", "md lost:", 1),

@@ -13,6 +13,8 @@ use super::dialect::value_of;
 use super::faults;
 use super::guarded::{self, Program, cache_aside};
 use super::linearizability::{Allowances, Command, Invocation, Response, Verdict, check_key};
+use super::mixed;
+use super::mixed_commands::{RULES as MIXED_RULES, Sent};
 use super::mutants::Mutant;
 use super::seeds::{for_each_seed, pause};
 use super::structures;
@@ -200,6 +202,28 @@ fn no_client_is_served_a_header_while_some_sidecars_have_no_rule() {
     let faults = &[Fault::Links, Fault::Rules];
     let schedule = |seed| run(seed, fleet(), |world| random_clients(world, "guarded:", faults));
     for_each_seed(6, schedule, nothing_invented);
+}
+
+/// Sidecars of which each has other rules for the same keys.
+fn mixed_rules(seed: u64, setup: Setup) -> Outcome {
+    let setup = Setup { sidecars: 4, rules: "", pause: Duration::from_millis(10), ..setup };
+    run(seed, setup, |world| async move {
+        for (sidecar, rules) in MIXED_RULES.iter().enumerate().take(world.setup.sidecars) {
+            world.reload(sidecar, rules).await;
+        }
+        let sent = Sent::default();
+        let reloads = spawn_local(mixed::reloads(Rc::clone(&world), Duration::from_secs(1)));
+        let client = |_| spawn_local(mixed::mixed(Rc::clone(&world), Sent::clone(&sent), 120));
+        let clients: Vec<_> = (0..12).map(client).collect();
+        for task in clients.into_iter().chain([reloads]) {
+            task.await.expect("it does not panic");
+        }
+    })
+}
+
+#[test]
+fn every_client_reads_what_clients_have_stored_in_a_fleet_whose_rules_differ_and_change() {
+    for_each_seed(4, |seed| mixed_rules(seed, fleet()), |_| Ok(()));
 }
 
 fn nothing_invented(outcome: &Outcome) -> Result<(), String> {
@@ -393,8 +417,12 @@ const ONE_BUILDER: Mutated = |seed, setup| {
     database_of(seed, setup, &[], Program::Read);
     Ok(())
 };
+const MIXED: Mutated = |seed, setup| {
+    mixed_rules(seed, setup);
+    Ok(())
+};
 /// Each mutant, the runs that notice it, and within how many seeds.
-const MUTANTS: [(Mutant, &str, Mutated, u64); 16] = [
+const MUTANTS: [(Mutant, &str, Mutated, u64); 22] = [
     (Mutant::StoresCompareNothing, "guarded", GUARDED, 8),
     (Mutant::StoresCompareNothing, "copied", COPIED, 8),
     (Mutant::StoresCompareNothing, "lists", LISTS, 8),
@@ -411,6 +439,12 @@ const MUTANTS: [(Mutant, &str, Mutated, u64); 16] = [
     (Mutant::AppendsReplace, "raw", RAW, 8),
     (Mutant::CountsAreDoubled, "raw", RAW, 8),
     (Mutant::RefusalsAreSuccesses, "copied", COPIED, 8),
+    (Mutant::StubsAreNotHeld, "mixed", MIXED, 4),
+    (Mutant::LongStubsAreNotHeld, "mixed", MIXED, 4),
+    (Mutant::StubsHaveNoFlags, "mixed", MIXED, 4),
+    (Mutant::ChangesAreUnseen, "mixed", MIXED, 4),
+    (Mutant::MarksCompareNothing, "mixed", MIXED, 4),
+    (Mutant::PrependsCompareNothing, "mixed", MIXED, 8),
 ];
 
 #[test]

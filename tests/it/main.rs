@@ -43,6 +43,9 @@ mod marks;
 mod memory;
 mod meta;
 mod mixed_changes;
+#[path = "../fleet/mixed_commands.rs"]
+mod mixed_commands;
+mod mixed_fleet;
 mod mixed_rules;
 mod near;
 mod observe;

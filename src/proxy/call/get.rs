@@ -17,6 +17,7 @@ use crate::proxy::guarded::tag_reads::TagReads;
 use crate::proxy::key::{GuardedKey, KeyClass, Place, StructureKey};
 use crate::proxy::observe::SeenKey;
 use crate::proxy::pipeline::Proxy;
+use crate::proxy::raw::shown::may_remove;
 use crate::proxy::raw::standby::RawPlace;
 use crate::proxy::replies::classic::put_value_line;
 use crate::proxy::replies::large::{LargeReply, write_reply};
@@ -280,6 +281,12 @@ impl Get {
     /// The number of its keys.
     pub(super) fn reads(&self) -> usize {
         self.keys.len()
+    }
+
+    /// Whether it may remove the item of this raw key.
+    pub(super) fn may_remove(&self, key: &[u8]) -> bool {
+        let is_raw = |read: &KeyGet| matches!(read, KeyGet::Raw { at, .. } if self.raw_key(at) == key);
+        may_remove(self.kind.exptime) && self.keys.iter().any(is_raw)
     }
 
     /// Whether all its keys are raw, so that it only waits for replies.

@@ -140,6 +140,18 @@ impl Call {
         matches!(self.kind, Kind::FlushAll(_) | Kind::InOrder(_))
     }
 
+    /// Whether it may change, or create, the item of this raw key.
+    pub fn may_change(&self, key: &[u8]) -> bool {
+        match &self.kind {
+            Kind::Forward(forward) => forward.may_change(key),
+            Kind::InOrder(forward) => forward.may_change(key),
+            Kind::Get(get) => get.may_remove(key),
+            Kind::FlushAll(_) => true,
+            Kind::Touches(touches, _) => touches.iter().any(|touch| touch.may_change(key)),
+            _ => false,
+        }
+    }
+
     /// Whether it only waits for a server reply that has not arrived.
     pub fn waits(&self, client: &Client) -> bool {
         match &self.kind {
@@ -156,7 +168,7 @@ impl Call {
         &mut self,
         proxy: &Rc<Proxy>,
         client: &Client,
-        position: QueuePosition,
+        position: QueuePosition<'_>,
         cx: &mut Context<'_>,
         out: &mut BytesMut,
     ) -> Poll<Option<LargeReply>> {
@@ -170,7 +182,7 @@ impl Call {
         &mut self,
         proxy: &Rc<Proxy>,
         client: &Client,
-        position: QueuePosition,
+        position: QueuePosition<'_>,
         cx: &mut Context<'_>,
         out: &mut BytesMut,
     ) -> Poll<Option<LargeReply>> {

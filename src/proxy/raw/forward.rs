@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::binary;
 use super::encode::{put, put_meta};
-use super::shown::{needs_value, without_value};
+use super::shown::{may_remove, needs_value, without_value};
 use super::standby::RawPlace;
 use crate::error::Failure;
 use crate::metrics::Outcome;
@@ -25,6 +25,7 @@ use crate::proxy::replies::binary::put_failure;
 use crate::proxy::replies::large::{LargeReply, write_reply};
 use crate::proxy::replies::meta::miss;
 use crate::proxy::scope::CallScope;
+use crate::proxy::state::client_marks::Stale;
 use crate::upstream::GetKind;
 use crate::upstream::connection::Connection;
 use crate::upstream::pending_replies::{END, Reply, ReplyId};
@@ -35,7 +36,7 @@ mod incomplete;
 mod item;
 mod suspect;
 
-use change::Change;
+use change::{Change, ChangeKind};
 use incomplete::Incomplete;
 
 /// A forwarded request. The server's reply goes to the client.
@@ -166,6 +167,10 @@ impl Forward {
             true => put_meta(out, &Meta { flags: &[meta.flags, b" v"].concat(), ..*meta }),
         };
         let change = Change::meta(meta, write).filter(|_| proxy.element(key).is_none());
+        let marks = matches!(meta.verb, MetaVerb::Set | MetaVerb::Delete) && meta.token(b'I').is_some();
+        if marks && change.as_ref().is_none_or(|change| change.kind != ChangeKind::Mark) {
+            proxy.note_stale(key, Stale::Unknown);
+        }
         let (id, further) = match change {
             Some(change) => Further::begin(change, key, connection, client),
             None => (connection.send(&client.pending, Shape::Meta, write), None),
@@ -253,6 +258,19 @@ impl Forward {
         matches!(&self.further, Some(Further::Change(change)) if change.looks_first())
     }
 
+    /// Whether it may change, or create, the item of this key.
+    pub(crate) fn may_change(&self, key: &[u8]) -> bool {
+        let reads = match &self.expects {
+            ExpectedReply::Value(_) | ExpectedReply::BinaryValue(..) => true,
+            ExpectedReply::Binary { reads, .. } => *reads,
+            ExpectedReply::Meta(expected) => {
+                expected.read_of(key).is_some_and(|read| read.token(b'N').is_none())
+            }
+            ExpectedReply::Line | ExpectedReply::Replaced(_) => false,
+        };
+        self.key[..] == *key && (!reads || may_remove(self.expects.exptime()))
+    }
+
     /// Whether all replies have arrived.
     pub(crate) fn has_arrived(&self, client: &Client) -> bool {
         [Some(self.id), self.elsewhere].into_iter().flatten().all(|id| client.pending.has_arrived(id))
@@ -273,7 +291,7 @@ impl Forward {
             reply = Reply::Failed(failure);
         }
         match self.further.take() {
-            Some(Further::Read(incomplete)) => match self.complete(incomplete, &reply, scope) {
+            Some(Further::Read(incomplete)) => match self.complete(*incomplete, reply, scope) {
                 Some(complete) => reply = complete,
                 None => return Poll::Pending,
             },
@@ -282,17 +300,9 @@ impl Forward {
                 None => return Poll::Pending,
             },
             None => {
-                if let (
-                    ExpectedReply::Value(_) | ExpectedReply::BinaryValue(..),
-                    Reply::Answered { bytes, epoch },
-                ) = (&self.expects, &reply)
-                    && !is_of(bytes, &self.key)
-                {
-                    scope.proxy.pools[self.pool].connections()[self.place.server].distrust(*epoch);
-                    reply = Reply::Failed(Failure::Refused);
-                }
+                reply = self.of_the_key(reply, scope);
                 if self.is_suspect(&reply) {
-                    let Some(shown) = self.shown(reply, scope) else { return Poll::Pending };
+                    let Some(shown) = self.shown(reply, 0, scope) else { return Poll::Pending };
                     reply = shown;
                 }
             }
@@ -335,6 +345,23 @@ impl Forward {
             scope.count(self.rule, outcome, seen);
         }
         Poll::Ready((outcome, large))
+    }
+
+    /// The reply, if a value in it has the key.
+    #[inline]
+    fn of_the_key(&self, reply: Reply, scope: &CallScope<'_>) -> Reply {
+        if let (ExpectedReply::Value(_) | ExpectedReply::BinaryValue(..), Reply::Answered { bytes, epoch }) =
+            (&self.expects, &reply)
+            && !is_of(bytes, &self.key)
+        {
+            self.connection(scope).distrust(*epoch);
+            return Reply::Failed(Failure::Refused);
+        }
+        reply
+    }
+
+    fn connection<'a>(&self, scope: &'a CallScope<'_>) -> &'a Connection {
+        &scope.proxy.pools[self.pool].connections()[self.place.server]
     }
 
     /// The server has not replied: a read may be a miss.

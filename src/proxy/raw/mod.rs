@@ -5,6 +5,7 @@ pub(crate) mod binary;
 mod encode;
 pub(crate) mod flush_all;
 pub(crate) mod forward;
+mod marks;
 pub(crate) mod shown;
 pub(crate) mod standby;
 pub(crate) mod stats;

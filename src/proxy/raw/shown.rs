@@ -6,24 +6,33 @@
 use bytes::{Bytes, BytesMut};
 use memchr::memchr;
 
-use crate::guard::{Expiry, Now, RawView, is_stub, longest_stub, may_be_stub};
+use crate::error::Failure;
+use crate::guard::{Expiry, LONGEST_STUB, Now, RawView, is_stub};
 use crate::protocol::decimal::write_decimal;
-use crate::protocol::reply::{Status, Value, meta, values};
+use crate::protocol::reply::{MetaReply, Status, Value, meta, values};
 use crate::protocol::request::{Meta, MetaVerb};
 use crate::proxy::replies::classic::put_value_line;
 use crate::proxy::server_key::server_key;
 use crate::upstream::pending_replies::Reply;
 
+/// memcached treats an exptime above thirty days, in seconds, as Unix time.
+const RELATIVE_LIMIT: i64 = 60 * 60 * 24 * 30;
+
 /// The most words of a meta command.
 const META_WORDS: usize = 20;
+
+/// The TTL in seconds that a stub gets which a client's `gat` or `mg T` has touched, until it is renewed.
+pub(crate) const TOUCHED_STUB: i64 = 60;
 
 /// What is passed on for a server's reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
     AsIs,
     Miss,
-    /// The value is empty. It is a miss if the item is a stub, whose TTL is at most this many seconds.
-    UnlessStub(u32),
+    /// The item is a stub.
+    Stub,
+    /// The value is empty. It is a miss if the item is a stub.
+    UnlessStub,
     /// Another reply: this is the one without the header, of a value with this `stale_for`.
     Instead(Bytes, u32),
 }
@@ -40,9 +49,7 @@ pub(super) fn is_suspect(reply: &[u8], line: usize) -> bool {
 /// What is passed on for one value of a classic reply. The reply in its stead is that value alone.
 pub(crate) fn shown_value(value: &Value<'_>) -> Shown {
     match RawView::of(value.data) {
-        RawView::Plain if value.data.is_empty() && may_be_stub(value.flags) => {
-            Shown::UnlessStub(longest_stub(Some(value.flags)))
-        }
+        RawView::Plain if value.data.is_empty() => shown_empty(Some(value.flags)),
         RawView::Plain => Shown::AsIs,
         RawView::Absent => Shown::Miss,
         RawView::Sealed { payload_at, stale_for } => {
@@ -53,6 +60,14 @@ pub(crate) fn shown_value(value: &Value<'_>) -> Shown {
             out.extend_from_slice(b"\r\n");
             Shown::Instead(out.freeze(), stale_for)
         }
+    }
+}
+
+fn shown_empty(flags: Option<u32>) -> Shown {
+    match flags.and_then(is_stub) {
+        Some(true) => Shown::Stub,
+        Some(false) => Shown::AsIs,
+        None => Shown::UnlessStub,
     }
 }
 
@@ -80,11 +95,7 @@ pub(super) fn shown_meta(reply: &Bytes) -> Shown {
     match RawView::of(parsed.data) {
         // With `W`, this client's `N` has created it.
         RawView::Plain if parsed.data.is_empty() && parsed.token(b'W').is_none() => {
-            let flags = parsed.number(b'f').and_then(|flags| u32::try_from(flags).ok());
-            match flags.is_none_or(may_be_stub) {
-                true => Shown::UnlessStub(longest_stub(flags)),
-                false => Shown::AsIs,
-            }
+            shown_empty(flags_of(&parsed))
         }
         RawView::Plain => Shown::AsIs,
         RawView::Absent => Shown::Miss,
@@ -133,6 +144,20 @@ pub(super) fn with_expiry(reply: &Bytes, stale_for: u32, sent: &[u8], left: Opti
     out.freeze()
 }
 
+/// What a client with `N` is shown of a stub: an empty item that another client has won.
+pub(super) fn shown_stub(reply: &Bytes) -> Bytes {
+    let mut out = BytesMut::with_capacity(reply.len() + 8);
+    put_va(0, &mut out);
+    for (flag, token) in meta(reply).tokens().filter(|(flag, _)| !b"WXZ".contains(flag)) {
+        match flag {
+            b'f' => put_count(b'f', 0, &mut out),
+            _ => put_token(flag, token, &mut out),
+        }
+    }
+    out.extend_from_slice(b" Z\r\n\r\n");
+    out.freeze()
+}
+
 /// The reply to an `mg` with `v` as that to one without.
 pub(super) fn without_value(reply: Bytes) -> Bytes {
     let parsed = meta(&reply);
@@ -160,28 +185,43 @@ pub(crate) fn put_expiry(key: &[u8], out: &mut BytesMut) {
     out.extend_from_slice(if is_base64 { b" b\r\n" } else { b"\r\n" });
 }
 
-/// Whether the reply to [`put_expiry`] says that the item ends within this many seconds, as a stub does.
-pub(crate) fn ends_within(reply: &Reply, most: u32) -> bool {
-    left(reply).is_some_and(|left| left <= most.into())
+/// Whether the reply to [`put_expiry`] says that the item ends as early as a stub that nobody has touched.
+pub(crate) fn ends_early(reply: &Reply) -> bool {
+    left(reply).is_some_and(|left| left <= LONGEST_STUB.into())
 }
 
 /// When the item ends by the reply to [`put_expiry`], in seconds. `None`: there is none, or it never ends.
 pub(super) fn left(reply: &Reply) -> Option<u64> {
+    // -1: it never ends. Older servers negate the other numbers.
+    field::<i64>(reply, b"exp=").filter(|left| *left != -1).map(i64::unsigned_abs)
+}
+
+/// The CAS of the item by the reply to [`put_expiry`].
+pub(crate) fn cas_of(reply: &Reply) -> Option<u64> {
+    field(reply, b"cas=")
+}
+
+/// Whether there is no item by the reply to [`put_expiry`].
+pub(crate) fn is_gone(reply: &Reply) -> bool {
+    matches!(reply, Reply::Answered { bytes, .. } if meta(bytes).status == Status::En)
+}
+
+fn field<T: std::str::FromStr>(reply: &Reply, name: &[u8]) -> Option<T> {
     let Reply::Answered { bytes, .. } = reply else { return None };
     let parsed = meta(bytes);
     // The key is the first word.
-    let mut words = parsed.flags.split(|byte| *byte == b' ').filter_map(|word| word.strip_prefix(b"exp="));
-    let left = words.next_back().and_then(|left| std::str::from_utf8(left).ok()?.parse::<i64>().ok());
-    // -1: it never ends. Older servers negate the other numbers.
-    left.filter(|left| parsed.status == Status::Me && *left != -1).map(i64::unsigned_abs)
+    let mut words = parsed.flags.split(|byte| *byte == b' ').filter_map(|word| word.strip_prefix(name));
+    let value = words.next_back().and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
+    value.filter(|_| parsed.status == Status::Me)
 }
 
-/// Appends a command that reads what there is of an item besides its value, and with an exptime touches it.
+/// Appends a command that reads what there is of an item besides its value, and is no use of it. With an exptime it touches it.
 pub(crate) fn put_look(key: &[u8], exptime: Option<i64>, out: &mut BytesMut) {
     let (key, is_base64) = server_key(key);
     out.extend_from_slice(b"mg ");
     out.extend_from_slice(&key);
-    out.extend_from_slice(if is_base64 { b" b s f t" } else { b" s f t" });
+    out.extend_from_slice(if is_base64 { b" b" } else { b"" });
+    out.extend_from_slice(if exptime.is_some() { b" s f t c" } else { b" u s f t c" });
     if let Some(exptime) = exptime {
         out.extend_from_slice(b" T");
         write_decimal(out, exptime);
@@ -189,14 +229,61 @@ pub(crate) fn put_look(key: &[u8], exptime: Option<i64>, out: &mut BytesMut) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Whether the reply to [`put_look`] is that of a stub.
-pub(crate) fn shows_stub(reply: &Reply) -> bool {
-    let Reply::Answered { bytes, .. } = reply else { return false };
+/// Whether an empty item is a stub, by a reply that has its flags, time and marks. `is_won`: a client of this sidecar has won an
+/// empty item of the key, for longer than a stub lasts. Then one that the server has created is a stub only if it ends as early as one.
+pub(crate) fn shows_stub(parsed: &MetaReply<'_>, is_won: bool) -> bool {
+    let ends_early = || parsed.number(b't').is_some_and(|ttl| ttl <= LONGEST_STUB.into());
+    // No guard marks a stub stale: such an item is a client's.
+    let is_held = || parsed.token(b'Z').is_some() && parsed.token(b'X').is_none();
+    let flags = flags_of(parsed).unwrap_or_default();
+    is_stub(flags).unwrap_or_else(|| is_held() && (!is_won || ends_early()))
+}
+
+/// What there is now where a read has found an empty value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EmptyNow {
+    Stub,
+    /// The same value. The look has taken the win of the item with this CAS, if there is one.
+    Same(Option<u64>),
+    Changed,
+    /// The server has not told.
+    Unknown,
+}
+
+/// The same by the reply to [`put_look`]. `flags` and `cas`: what is known of the item that was read.
+pub(crate) fn empty_now(reply: &Reply, flags: Option<u32>, cas: Option<u64>, is_won: bool) -> EmptyNow {
+    let Reply::Answered { bytes, .. } = reply else { return EmptyNow::Unknown };
     let parsed = meta(bytes);
-    let flags = parsed.number(b'f').and_then(|flags| u32::try_from(flags).ok());
-    parsed.status == Status::Hd
-        && parsed.number(b's') == Some(0)
-        && flags.is_some_and(|flags| is_stub(flags, ttl(bytes).flatten(), parsed.token(b'Z').is_some()))
+    let now = parsed.number(b'c');
+    let is_other = || {
+        parsed.number(b's') != Some(0)
+            || flags.is_some_and(|flags| flags_of(&parsed) != Some(flags))
+            || cas.is_some_and(|cas| now != Some(cas))
+    };
+    match parsed.status {
+        Status::En => EmptyNow::Changed,
+        Status::Hd if parsed.number(b's') == Some(0) && shows_stub(&parsed, is_won) => EmptyNow::Stub,
+        Status::Hd if is_other() => EmptyNow::Changed,
+        Status::Hd => EmptyNow::Same(now.filter(|_| parsed.token(b'W').is_some())),
+        _ => EmptyNow::Unknown,
+    }
+}
+
+pub(crate) fn flags_of(parsed: &MetaReply<'_>) -> Option<u32> {
+    parsed.number(b'f').and_then(|flags| u32::try_from(flags).ok())
+}
+
+/// Appends a command that gives back the win which a look has taken of the item with this CAS: the next reader wins it. Servers
+/// before 1.6.27 refuse to keep the CAS.
+pub(crate) fn put_give_back(key: &[u8], cas: u64, out: &mut BytesMut) {
+    let (key, is_base64) = server_key(key);
+    out.extend_from_slice(b"md ");
+    out.extend_from_slice(&key);
+    out.extend_from_slice(if is_base64 { b" b I C" } else { b" I C" });
+    write_decimal(out, cas);
+    out.extend_from_slice(b" E");
+    write_decimal(out, cas);
+    out.extend_from_slice(b"\r\n");
 }
 
 /// The TTL in the reply to [`put_look`], in seconds: `None` within it if the item never expires.
@@ -206,11 +293,30 @@ pub(super) fn ttl(reply: &[u8]) -> Option<Option<u32>> {
     Some(parsed.number(b't').and_then(|ttl| u32::try_from(ttl).ok()).filter(|_| token != b"-1"))
 }
 
+/// Whether a read with this exptime removes what it has read.
+pub(crate) fn removes(exptime: Option<i64>, now: Now) -> bool {
+    exptime.is_some_and(|exptime| Expiry::of(exptime, now) == Expiry::Expired)
+}
+
+/// Whether a read with this exptime may remove what it reads, by any clock: it is negative, or Unix time.
+pub(crate) fn may_remove(exptime: Option<i64>) -> bool {
+    exptime.is_some_and(|exptime| !(0..=RELATIVE_LIMIT).contains(&exptime))
+}
+
 /// The exptime of an item with a header that a client touches with this one. `None`: the touch has done it.
 pub(crate) fn touched(exptime: Option<i64>, stale_for: u32, now: Now) -> Option<i64> {
     match Expiry::of(exptime?, now) {
         expiry @ Expiry::Seconds(_) if stale_for > 0 => Some(expiry.exptime(stale_for, now)),
         _ => None,
+    }
+}
+
+/// Whether the server has failed. One that cannot guard has nothing that a guard has stored.
+pub(crate) fn is_failure(reply: &Reply) -> bool {
+    match reply {
+        Reply::Failed(failure) => *failure != Failure::Unguarded,
+        Reply::StaleCas => true,
+        Reply::Answered { .. } | Reply::Part { .. } => false,
     }
 }
 
@@ -272,7 +378,8 @@ mod tests {
             assert_eq!(is_suspect(&reply, b"VALUE k".len()), suspect, "{reply:?}");
             assert_eq!(shown_classic(&reply), Shown::AsIs, "{reply:?}");
         }
-        assert_eq!(shown_classic(&value(0, b"", b"END\r\n")), Shown::UnlessStub(3601));
+        assert_eq!(shown_classic(&value(0, b"", b"END\r\n")), Shown::UnlessStub);
+        assert_eq!(shown_classic(&value(1 << 31 | 5 << 8, b"", b"END\r\n")), Shown::Stub);
         assert_eq!(shown_classic(&value(1, b"\xf7\xcb\xce\xcc\x09", b"")), Shown::Miss);
     }
 
@@ -294,7 +401,8 @@ mod tests {
         assert_eq!(seen("", b"v", None), va(b"abc", ""));
         assert_eq!(without_value(va(b"abc", " t5 X")), Bytes::from_static(b"HD t5 X\r\n"));
         assert_eq!(without_value(Bytes::from_static(b"EN\r\n")), Bytes::from_static(b"EN\r\n"));
-        assert_eq!(shown_meta(&va(b"", " t5")), Shown::UnlessStub(3601));
+        assert_eq!(shown_meta(&va(b"", " t5")), Shown::UnlessStub);
+        assert_eq!(shown_meta(&va(b"", " f2415930112")), Shown::Stub);
         assert_eq!(shown_meta(&va(b"", " f5")), Shown::AsIs);
         assert_eq!(shown_meta(&va(b"", " W")), Shown::AsIs);
         assert_eq!(shown_meta(&Bytes::from_static(b"HD t5\r\n")), Shown::AsIs);
@@ -307,13 +415,30 @@ mod tests {
         put_look(b"k", None, &mut out);
         put_look(b"a b", Some(-1), &mut out);
         put_expiry(b"k", &mut out);
-        assert_eq!(&out[..], b"mg k s f t\r\nmg YSBi b s f t T-1\r\nme k\r\n");
+        assert_eq!(&out[..], b"mg k u s f t c\r\nmg YSBi b s f t c T-1\r\nme k\r\n");
         let look =
             |text: &'static str| Reply::Answered { bytes: Bytes::from_static(text.as_bytes()), epoch: 1 };
-        assert!(shows_stub(&look("HD s0 f0 t6 Z\r\n")) && shows_stub(&look("HD s0 f2147483904 t6\r\n")));
-        for other in ["HD s0 f0 t6\r\n", "HD s0 f0 t-1 Z\r\n", "HD s1 f0 t6 Z\r\n", "EN\r\n", "ERROR\r\n"] {
-            assert!(!shows_stub(&look(other)), "{other}");
+        for (text, is_won, expected) in [
+            ("HD s0 f0 t6 c3 Z\r\n", true, EmptyNow::Stub),
+            // A client has touched it.
+            ("HD s0 f0 t-1 c3 Z\r\n", false, EmptyNow::Stub),
+            ("HD s0 f2147483904 t90000 c9\r\n", true, EmptyNow::Stub),
+            // A client has created it for a long time, has stored it, or has marked it and won it.
+            ("HD s0 f0 t-1 c3 Z\r\n", true, EmptyNow::Same(None)),
+            ("HD s0 f0 t6 c3\r\n", false, EmptyNow::Same(None)),
+            ("HD s0 f0 t6 c3 Z X\r\n", false, EmptyNow::Same(None)),
+            ("HD s0 f0 t6 c3 W X\r\n", false, EmptyNow::Same(Some(3))),
+            ("HD s0 f0 t6 c4\r\n", false, EmptyNow::Changed),
+            ("HD s0 f5 t6 c3\r\n", false, EmptyNow::Changed),
+            ("HD s1 f0 t6 c3 Z\r\n", false, EmptyNow::Changed),
+            ("EN\r\n", false, EmptyNow::Changed),
+            ("ERROR\r\n", false, EmptyNow::Unknown),
+        ] {
+            assert_eq!(empty_now(&look(text), Some(0), Some(3), is_won), expected, "{text}");
         }
+        let mut out = BytesMut::new();
+        put_give_back(b"a b", 7, &mut out);
+        assert_eq!(&out[..], b"md YSBi b I C7 E7\r\n");
         assert_eq!(
             (ttl(b"HD s0 f0 t6 Z\r\n"), ttl(b"HD s0 f0 t-1\r\n"), ttl(b"EN\r\n")),
             (Some(Some(6)), Some(None), None)

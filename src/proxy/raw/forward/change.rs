@@ -9,9 +9,9 @@ use super::item::put_whole_look;
 use crate::guard::envelope::MAX_HEADER;
 use crate::protocol::binary::parse::{self as binary, Command};
 use crate::protocol::decimal::write_decimal;
-use crate::protocol::reply::{Shape, meta};
+use crate::protocol::reply::{Shape, Status, meta};
 use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
-use crate::proxy::raw::shown::{left, put_expiry, put_look, shows_stub};
+use crate::proxy::raw::shown::{flags_of, put_expiry, put_look, shows_stub};
 use crate::proxy::replies::meta::miss;
 use crate::proxy::server_key::is_text;
 use crate::upstream::connection::Connection;
@@ -22,6 +22,9 @@ const SEALED_OVERHEAD: usize = 48 + 8 + 1 + 2 + 24;
 
 /// The sizes of a placeholder in bytes: it is a header with at least one tag. Its flags are 0.
 const PLACEHOLDER: RangeInclusive<u64> = 34..=MAX_HEADER as u64;
+
+/// The TTL in seconds from which on a guard may replace a stale value by a stub.
+const ENDS_SOON: u64 = 2;
 
 /// A command that may meet what a guard has stored.
 pub(super) struct Change {
@@ -49,6 +52,8 @@ pub(super) enum ChangeKind {
     Prepend,
     /// A store or delete that compares the CAS.
     Compare,
+    /// A delete that leaves the item, marked stale or without its value.
+    Mark,
     Count,
     /// With this exptime.
     Touch(i64),
@@ -71,23 +76,18 @@ pub(super) enum State {
     Last,
     /// The same, with the CAS of the item that has been looked at.
     Conditional,
-    /// The item is looked at. The command has had this reply, if it has been sent; the item before it was a stub.
-    Looking(Option<Reply>, Option<Before>),
+    /// What there is besides the value is looked at, before anything is sent.
+    Sizing,
+    /// The item is looked at. The command has had this reply, if it has been sent; before it, the item ended within so many seconds.
+    Looking(Option<Reply>, Option<u32>),
     /// The value is stored without its header.
     Unwrapping,
     /// The stub or placeholder is deleted, or a win given back. Then the command is sent.
     Dropping,
+    /// It is read which CAS the item has that the command has marked.
+    Marking(Reply),
     /// One more command is sent, whose reply does not matter.
     Ending(Reply),
-}
-
-/// What there was before the command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Before {
-    Stub,
-    MayBePlaceholder,
-    /// It ended within so many seconds.
-    EndedWithin(u32),
 }
 
 impl Change {
@@ -122,6 +122,7 @@ impl Change {
             (MetaVerb::Set, Some(b'A')) => ChangeKind::Append,
             (MetaVerb::Set, Some(b'P')) => ChangeKind::Prepend,
             (MetaVerb::Set | MetaVerb::Delete, _) if compares.is_some() => ChangeKind::Compare,
+            (MetaVerb::Delete, _) if command.has_any(b"Ix") => ChangeKind::Mark,
             (MetaVerb::Arith, _) => ChangeKind::Count,
             _ => return None,
         };
@@ -181,10 +182,10 @@ impl Change {
             }
             // What does not fit next to a header is not stored there, and another command could have another effect.
             ChangeKind::Prepend | ChangeKind::Replace => self.state = State::Last,
-            // These are sent together with the command, in this order.
-            ChangeKind::Append => {
-                let look = |out: &mut BytesMut| put_look(key, None, out);
-                self.before = Some(connection.send(pending, Shape::Meta, look));
+            // Nor on a stub or on a placeholder only.
+            ChangeKind::Append | ChangeKind::Mark => {
+                (self.state, self.looks) = (State::Sizing, 1);
+                return connection.send_guard(pending, None, |out| put_look(key, None, out));
             }
             // Older servers reply to `me` with other bytes of a key as they are.
             ChangeKind::Touch(_) if !is_text(key) => {}
@@ -209,11 +210,11 @@ impl Change {
 
     /// Whether the item is looked at before anything else.
     pub(super) fn looks_first(&self) -> bool {
-        matches!(self.state, State::Looking(None, _))
+        matches!(self.state, State::Looking(None, _) | State::Sizing)
     }
 
     /// Whether the reply could be another one if the client's view of the item were stored.
-    pub(super) fn is_suspect(&self, reply: &[u8], before: Option<Before>) -> bool {
+    pub(super) fn is_suspect(&self, reply: &[u8]) -> bool {
         match self.kind {
             ChangeKind::Add => reply.starts_with(b"NS") || reply.starts_with(b"NOT_STORED"),
             ChangeKind::Compare => reply.starts_with(b"EX"),
@@ -223,25 +224,27 @@ impl Change {
                         && memchr::memmem::find(reply, b"non-numeric").is_some()
             }
             ChangeKind::Touch(_) => reply.starts_with(b"TOUCHED") || reply.starts_with(b"HD"),
-            ChangeKind::Append => {
-                let is_stored = reply.starts_with(b"STORED") || reply.starts_with(b"HD");
-                reply.starts_with(b"EX") || before.is_some() && is_stored
-            }
+            ChangeKind::Append | ChangeKind::Mark => reply.starts_with(b"EX"),
             ChangeKind::Replace | ChangeKind::Prepend => false,
         }
     }
 
-    /// What the reply to the first look says.
-    pub(super) fn before(&self, reply: &Reply) -> Option<Before> {
-        let Reply::Answered { bytes, .. } = reply else { return None };
-        match self.kind {
-            ChangeKind::Touch(_) => Some(Before::EndedWithin(u32::try_from(left(reply)?).ok()?)),
-            _ if shows_stub(reply) => Some(Before::Stub),
-            _ => {
-                let parsed = meta(bytes);
-                let may_be = parsed.number(b's').is_some_and(|size| PLACEHOLDER.contains(&size));
-                (may_be && parsed.number(b'f') == Some(0)).then_some(Before::MayBePlaceholder)
+    /// What the reply to the look before everything says.
+    pub(super) fn sized(&self, reply: &Reply, is_won: bool) -> Sized {
+        let Reply::Answered { bytes, epoch } = reply else { return Sized::Unknown };
+        let parsed = meta(bytes);
+        let cas = parsed.number(b'c').unwrap_or(0);
+        match (parsed.status, parsed.number(b's')) {
+            (Status::En, _) => Sized::Gone,
+            (Status::Hd, Some(0)) if shows_stub(&parsed, is_won) => Sized::Stub { cas, epoch: *epoch },
+            (Status::Hd, Some(size)) if PLACEHOLDER.contains(&size) && flags_of(&parsed) == Some(0) => {
+                Sized::MayBePlaceholder
             }
+            (Status::Hd, _) => {
+                let ends_soon = parsed.number(b't').is_some_and(|ttl| ttl <= ENDS_SOON);
+                Sized::Value { cas, ends_soon }
+            }
+            _ => Sized::Unknown,
         }
     }
 
@@ -256,7 +259,7 @@ impl Change {
                 out.extend_from_slice(key);
                 out.extend_from_slice(b" ");
                 write_decimal(&mut out, self.stores);
-                out.extend_from_slice(b" MP");
+                out.extend_from_slice(if self.kind == ChangeKind::Append { b" MA" } else { b" MP" });
             }
             Sender::Meta | Sender::Guard => {
                 let words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
@@ -272,12 +275,6 @@ impl Change {
         write_decimal(&mut out, cas);
         out.extend_from_slice(rest);
         out.freeze()
-    }
-
-    /// The value that it stores.
-    pub(super) fn data(&self) -> &[u8] {
-        let end = self.command.len().saturating_sub(2);
-        &self.command[end.saturating_sub(self.stores)..end]
     }
 
     /// The server's reply if there is no item.
@@ -298,6 +295,23 @@ impl Change {
             }
         }
     }
+}
+
+/// What a look without the value tells.
+pub(super) enum Sized {
+    /// The server has not told.
+    Unknown,
+    Gone,
+    Stub {
+        cas: u64,
+        epoch: u32,
+    },
+    MayBePlaceholder,
+    Value {
+        cas: u64,
+        /// A guard may replace it by a stub.
+        ends_soon: bool,
+    },
 }
 
 fn number(text: &[u8]) -> Option<u64> {

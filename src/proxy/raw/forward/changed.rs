@@ -7,18 +7,21 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::change::{Before, Change, ChangeKind, Sender, State};
+use super::change::{Change, ChangeKind, Sender, Sized, State};
 use super::item::{Item, Seen, is_number, put_whole_look, seen};
 use super::{Forward, Further};
 use crate::error::Failure;
-use crate::guard::{Expiry, MAX_ROUNDS, longest_stub};
+use crate::guard::{Expiry, MAX_ROUNDS};
 use crate::protocol::decimal::write_decimal;
 use crate::protocol::reply::{Status, meta};
-use crate::proxy::raw::shown::touched;
+use crate::proxy::raw::shown::{TOUCHED_STUB, cas_of, left, put_give_back, touched};
 use crate::proxy::scope::CallScope;
 use crate::proxy::server_key::server_key;
-use crate::upstream::connection::Connection;
+use crate::proxy::state::client_marks::Stale;
 use crate::upstream::pending_replies::Reply;
+
+/// No item has it.
+const NO_CAS: u64 = u64::MAX;
 
 /// What memcached replies if there is nothing to count.
 const NOT_A_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
@@ -32,11 +35,11 @@ impl Forward {
         scope: &CallScope<'_>,
     ) -> Option<Reply> {
         let before = change.before.take().and_then(|id| scope.client.pending.take(id));
-        let before = before.and_then(|before| change.before(&before));
+        let before = before.and_then(|before| u32::try_from(left(&before)?).ok());
         let passed = match std::mem::replace(&mut change.state, State::Last) {
             State::Sent => {
                 let Reply::Answered { bytes, .. } = &reply else { return Some(reply) };
-                if !change.is_suspect(bytes, before) {
+                if !change.is_suspect(bytes) {
                     return Some(reply);
                 }
                 self.look_at(&mut change, Some(reply), before, scope)
@@ -44,11 +47,16 @@ impl Forward {
             State::Last => Some(reply),
             State::Conditional => self.stored_conditionally(&mut change, reply, scope),
             // A server that cannot guard has nothing that a guard has stored.
-            State::Looking(None, _) if matches!(&reply, Reply::Failed(failure) if *failure != Failure::Unguarded) => {
+            State::Looking(None, _) | State::Sizing if matches!(&reply, Reply::Failed(failure) if *failure != Failure::Unguarded) => {
                 Some(reply)
             }
             State::Looking(replied, before) => {
-                self.looked_at(&mut change, seen(&reply), replied, before, scope)
+                let seen = seen(&reply, scope.proxy.is_won(&self.key));
+                self.looked_at(&mut change, seen, replied, before, scope)
+            }
+            State::Sizing => {
+                let sized = change.sized(&reply, scope.proxy.is_won(&self.key));
+                self.sized(&mut change, sized, scope)
             }
             State::Unwrapping => match &reply {
                 Reply::Answered { bytes, .. } if bytes.starts_with(b"HD") => {
@@ -65,12 +73,26 @@ impl Forward {
                 }
                 _ => Some(reply),
             },
-            State::Dropping => {
-                let state = match change.kind {
-                    ChangeKind::Add | ChangeKind::Count => State::Sent,
-                    _ => State::Last,
-                };
-                self.send_again(&mut change, state, scope)
+            State::Dropping => match (change.kind, &reply) {
+                (ChangeKind::Add | ChangeKind::Count, _) => self.send_again(&mut change, State::Sent, scope),
+                // The stub has been renewed.
+                (_, Reply::Answered { bytes, .. }) if meta(bytes).status == Status::Ex => {
+                    self.look_at(&mut change, None, None, scope)
+                }
+                (ChangeKind::Mark, Reply::Answered { epoch, .. }) => {
+                    Some(Reply::Answered { bytes: change.absent(&self.key), epoch: *epoch })
+                }
+                (ChangeKind::Mark, _) => Some(reply),
+                (ChangeKind::Append | ChangeKind::Prepend, _) if change.creates => {
+                    self.send_with_cas(&mut change, NO_CAS, scope)
+                }
+                _ => self.send_again(&mut change, State::Last, scope),
+            },
+            State::Marking(replied) => {
+                if let Some(cas) = cas_of(&reply) {
+                    scope.proxy.note_stale(&self.key, Stale::Cas(cas));
+                }
+                Some(replied)
             }
             State::Ending(replied) => Some(replied),
         };
@@ -86,13 +108,30 @@ impl Forward {
         change: &mut Change,
         seen: Seen,
         replied: Option<Reply>,
-        before: Option<Before>,
+        before: Option<u32>,
         scope: &CallScope<'_>,
     ) -> Option<Reply> {
+        let is_last = !(scope.position.changes_behind)(&self.key);
         let absent = |epoch| Some(Reply::Answered { bytes: change.absent(&self.key), epoch });
         match (change.kind, seen) {
             (ChangeKind::Add, Seen::Absent(item)) => self.drop_item(change, &item, scope),
             (ChangeKind::Count, Seen::Absent(item)) if change.creates => self.drop_item(change, &item, scope),
+            // Another client has changed the item since. What this one has sent behind the command may have done so too: then the
+            // reply is that of its moment.
+            (ChangeKind::Add | ChangeKind::Count, Seen::Gone) if is_last && !is_exists(replied.as_ref()) => {
+                self.send_again(change, State::Sent, scope)
+            }
+            // What another client stores meanwhile may have a header.
+            (ChangeKind::Append, Seen::Gone) if change.creates => self.send_with_cas(change, NO_CAS, scope),
+            (ChangeKind::Prepend, Seen::Gone) if change.compares.is_none() => {
+                self.send_with_cas(change, NO_CAS, scope)
+            }
+            (ChangeKind::Mark, Seen::Gone) => self.send_with_cas(change, NO_CAS, scope),
+            (ChangeKind::Count, Seen::Plain(item))
+                if is_last && !item.won && !is_exists(replied.as_ref()) && is_number(&item.value) =>
+            {
+                self.send_again(change, State::Sent, scope)
+            }
             (ChangeKind::Count | ChangeKind::Compare, Seen::Absent(item)) => absent(item.epoch),
             (ChangeKind::Count, Seen::Sealed { item, payload_at, stale_for })
                 if !is_exists(replied.as_ref())
@@ -115,38 +154,28 @@ impl Forward {
                     }
                 }
             }
-            (ChangeKind::Touch(_), Seen::Absent(item)) => absent(item.epoch),
-            (ChangeKind::Touch(_), Seen::Plain(item)) if !item.won => match before {
-                Some(Before::EndedWithin(left))
-                    if left <= longest_stub(Some(item.flags)) && item.was_stub() =>
-                {
-                    let reply = absent(item.epoch);
-                    self.look(false, Some(left.max(1).into()), scope);
-                    change.state = State::Ending(reply?);
-                    None
-                }
-                _ => replied,
-            },
-            (ChangeKind::Append, Seen::Absent(item)) if change.creates => {
-                self.drop_item(change, &item, scope)
-            }
-            (ChangeKind::Append, Seen::Absent(item)) => absent(item.epoch),
-            // What was appended to a stub is all that there is.
-            (ChangeKind::Append, Seen::Plain(item))
-                if before == Some(Before::Stub) && item.value == change.data() =>
-            {
+            // It ends when it would have ended.
+            (ChangeKind::Touch(_), Seen::Absent(item)) => {
                 let reply = absent(item.epoch);
-                self.drop_item(change, &item, scope);
-                if !change.creates {
-                    change.state = State::Ending(reply?);
-                }
+                let left = before.map_or(TOUCHED_STUB, |left| left.max(1).into());
+                self.look(false, Some(left), scope);
+                change.state = State::Ending(reply?);
                 None
             }
             // Nothing has been sent yet.
-            (ChangeKind::Replace | ChangeKind::Prepend, Seen::Absent(item)) if change.creates => {
+            (ChangeKind::Append | ChangeKind::Replace | ChangeKind::Prepend, Seen::Absent(item))
+                if change.creates =>
+            {
                 self.drop_item(change, &item, scope)
             }
-            (ChangeKind::Replace | ChangeKind::Prepend, Seen::Absent(item)) => absent(item.epoch),
+            // The build of its value ends, as a delete would end it.
+            (ChangeKind::Mark, Seen::Absent(item)) => self.drop_item(change, &item, scope),
+            (ChangeKind::Mark, Seen::Plain(item) | Seen::Sealed { item, .. }) => {
+                self.send_with_cas(change, item.cas, scope)
+            }
+            (ChangeKind::Append | ChangeKind::Replace | ChangeKind::Prepend, Seen::Absent(item)) => {
+                absent(item.epoch)
+            }
             (ChangeKind::Prepend, Seen::Plain(item)) if change.compares.is_none() => {
                 self.send_with_cas(change, item.cas, scope)
             }
@@ -160,7 +189,9 @@ impl Forward {
                 change.state = State::Dropping;
                 None
             }
-            (ChangeKind::Replace | ChangeKind::Prepend, _) => self.send_again(change, State::Last, scope),
+            (ChangeKind::Append | ChangeKind::Replace | ChangeKind::Prepend | ChangeKind::Mark, _) => {
+                self.send_again(change, State::Last, scope)
+            }
             // After a round in which another client was first.
             (_, _) if replied.is_none() => self.send_again(change, State::Sent, scope),
             (_, Seen::Plain(item)) if item.won => {
@@ -170,6 +201,28 @@ impl Forward {
             }
             // What is there now may be what the client has sent behind this command: the reply is that of its moment.
             (_, _) => replied,
+        }
+    }
+
+    /// What is done now that it is known what there is besides the value.
+    fn sized(&mut self, change: &mut Change, sized: Sized, scope: &CallScope<'_>) -> Option<Reply> {
+        let absent = |epoch| Some(Reply::Answered { bytes: change.absent(&self.key), epoch });
+        match (change.kind, sized) {
+            (_, Sized::MayBePlaceholder) => self.look_at(change, None, None, scope),
+            (ChangeKind::Mark, Sized::Value { cas, .. }) => self.send_with_cas(change, cas, scope),
+            (_, Sized::Value { cas, ends_soon: true }) if change.compares.is_none() => {
+                self.send_with_cas(change, cas, scope)
+            }
+            (ChangeKind::Mark, Sized::Gone) => self.send_with_cas(change, NO_CAS, scope),
+            (_, Sized::Gone) if change.creates => self.send_with_cas(change, NO_CAS, scope),
+            (ChangeKind::Append, Sized::Stub { epoch, .. }) if !change.creates => absent(epoch),
+            (_, Sized::Stub { cas, epoch }) => {
+                self.delete((cas, epoch), scope);
+                change.state = State::Dropping;
+                None
+            }
+            // A value, or none where one is created. A server that cannot guard has no stub.
+            _ => self.send_again(change, State::Last, scope),
         }
     }
 
@@ -186,6 +239,11 @@ impl Forward {
         match (meta(bytes).status, change.sender) {
             // Another client has changed the item.
             (Status::Ex, _) => self.look_at(change, None, None, scope),
+            (Status::Hd, _) if change.kind == ChangeKind::Mark => {
+                self.look(true, None, scope);
+                change.state = State::Marking(reply);
+                None
+            }
             (Status::Hd, Sender::Line) => line(b"STORED\r\n"),
             (Status::Ns | Status::Nf, Sender::Line) => line(b"NOT_STORED\r\n"),
             // Both together are too large, which the command itself says in its own words.
@@ -194,23 +252,19 @@ impl Forward {
         }
     }
 
-    fn change_connection<'a>(&self, scope: &'a CallScope<'_>) -> &'a Connection {
-        &scope.proxy.pools[self.pool].connections()[self.place.server]
-    }
-
     /// Reads the item, in a way that counts as no use of it.
     fn look_at(
         &mut self,
         change: &mut Change,
         replied: Option<Reply>,
-        before: Option<Before>,
+        before: Option<u32>,
         scope: &CallScope<'_>,
     ) -> Option<Reply> {
         change.looks += 1;
         if change.looks > MAX_ROUNDS {
             return Some(Reply::Failed(Failure::Overloaded));
         }
-        let connection = self.change_connection(scope);
+        let connection = self.connection(scope);
         self.id = connection.send_guard(&scope.client.pending, None, |out| put_whole_look(&self.key, out));
         change.state = State::Looking(replied, before);
         None
@@ -247,43 +301,38 @@ impl Forward {
             out.extend_from_slice(payload);
             out.extend_from_slice(b"\r\n");
         };
-        self.id = self.change_connection(scope).send_guard(&scope.client.pending, Some(item.epoch), store);
+        self.id = self.connection(scope).send_guard(&scope.client.pending, Some(item.epoch), store);
         change.state = State::Unwrapping;
         None
     }
 
     /// Deletes the stub or placeholder.
     fn drop_item(&mut self, change: &mut Change, item: &Item, scope: &CallScope<'_>) -> Option<Reply> {
-        self.delete(item, |_| (), scope);
+        self.delete((item.cas, item.epoch), scope);
         change.state = State::Dropping;
         None
     }
 
-    /// Marks the item stale again, so that the next reader wins it. Servers before 1.6.27 refuse to keep the CAS.
     fn give_back_win(&mut self, item: &Item, scope: &CallScope<'_>) {
-        let keep = |out: &mut BytesMut| {
-            out.extend_from_slice(b" I E");
-            write_decimal(out, item.cas);
-        };
-        self.delete(item, keep, scope);
+        let write = |out: &mut BytesMut| put_give_back(&self.key, item.cas, out);
+        self.id = self.connection(scope).send_guard(&scope.client.pending, Some(item.epoch), write);
     }
 
-    /// Sends a delete of this very item, with further flags.
-    fn delete(&mut self, item: &Item, flags: impl FnOnce(&mut BytesMut), scope: &CallScope<'_>) {
+    /// Sends a delete of the item with this CAS in this epoch.
+    fn delete(&mut self, (cas, epoch): (u64, u32), scope: &CallScope<'_>) {
         let write = |out: &mut BytesMut| {
             let (key, is_base64) = server_key(&self.key);
             out.extend_from_slice(b"md ");
             out.extend_from_slice(&key);
             out.extend_from_slice(if is_base64 { b" b C" } else { b" C" });
-            write_decimal(out, item.cas);
-            flags(out);
+            write_decimal(out, cas);
             out.extend_from_slice(b"\r\n");
         };
-        self.id = self.change_connection(scope).send_guard(&scope.client.pending, Some(item.epoch), write);
+        self.id = self.connection(scope).send_guard(&scope.client.pending, Some(epoch), write);
     }
 
     fn send_again(&mut self, change: &mut Change, state: State, scope: &CallScope<'_>) -> Option<Reply> {
-        self.id = change.send(self.change_connection(scope), &scope.client.pending);
+        self.id = change.send(self.connection(scope), &scope.client.pending);
         change.state = state;
         None
     }
@@ -291,7 +340,7 @@ impl Forward {
     fn send_with_cas(&mut self, change: &mut Change, cas: u64, scope: &CallScope<'_>) -> Option<Reply> {
         let command = change.with_cas(&self.key, cas);
         let write = |out: &mut BytesMut| out.extend_from_slice(&command);
-        self.id = self.change_connection(scope).send_guard(&scope.client.pending, None, write);
+        self.id = self.connection(scope).send_guard(&scope.client.pending, None, write);
         change.state = State::Conditional;
         None
     }

@@ -8,10 +8,24 @@ pub(super) struct Incomplete {
     pub(super) bytes: Bytes,
     pub(super) epoch: u32,
     pub(super) is_part: bool,
-    /// The further command reads when the item ends: a stub does so within this many seconds.
-    pub(super) ends_within: Option<u32>,
-    /// Its `stale_for`. `None`: the value is empty and may be a stub.
-    pub(super) stale_for: Option<u32>,
-    /// The further command touches the item.
-    pub(super) is_touched: bool,
+    pub(super) awaits: Awaits,
+    /// How often the read has been sent.
+    pub(super) rounds: u8,
+}
+
+/// What the further command does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Awaits {
+    /// It reads when an item without a value ends.
+    Expiry,
+    /// It reads what there is of an item without a value, which may be a stub.
+    Empty,
+    /// It is the read again: another client has changed the item since.
+    Again,
+    /// The same. If it has no value, that is believed.
+    Confirmed,
+    /// It reads the time of a value with this `stale_for`, and may touch it.
+    Sealed { stale_for: u32, is_touched: bool },
+    /// Its reply does not matter.
+    Nothing,
 }

@@ -2,9 +2,10 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::guard::{RawView, is_stub, longest_stub};
+use crate::guard::RawView;
 use crate::protocol::number::c_uint64;
 use crate::protocol::reply::{Status, meta};
+use crate::proxy::raw::shown::{flags_of, shows_stub};
 use crate::proxy::server_key::server_key;
 use crate::upstream::pending_replies::Reply;
 
@@ -29,18 +30,9 @@ pub(super) struct Item {
     pub(super) flags: u32,
     /// `None`: it never ends.
     pub(super) ttl: Option<u32>,
-    /// The server shows that it was created for a reader.
-    pub(super) held: bool,
     /// The look has taken the right to rebuild an item that is marked stale.
     pub(super) won: bool,
     pub(super) epoch: u32,
-}
-
-impl Item {
-    /// Whether it is empty and was created by a guard, whatever its TTL is now.
-    pub(super) fn was_stub(&self) -> bool {
-        self.value.is_empty() && is_stub(self.flags, Some(0), self.held)
-    }
 }
 
 /// Appends a command that reads all of an item and is no use of it.
@@ -51,8 +43,8 @@ pub(super) fn put_whole_look(key: &[u8], out: &mut BytesMut) {
     out.extend_from_slice(if is_base64 { b" b u v f c t\r\n" } else { b" u v f c t\r\n" });
 }
 
-/// What the client sees, by the reply to [`put_whole_look`].
-pub(super) fn seen(reply: &Reply) -> Seen {
+/// What the client sees, by the reply to [`put_whole_look`]. `is_won`: see [`shows_stub`].
+pub(super) fn seen(reply: &Reply, is_won: bool) -> Seen {
     let Reply::Answered { bytes, epoch } = reply else { return Seen::Unknown };
     let parsed = meta(bytes);
     match parsed.status {
@@ -63,19 +55,16 @@ pub(super) fn seen(reply: &Reply) -> Seen {
     let item = Item {
         value: bytes.slice_ref(parsed.data),
         cas: parsed.number(b'c').unwrap_or(0),
-        flags: parsed.number(b'f').and_then(|flags| u32::try_from(flags).ok()).unwrap_or(0),
+        flags: flags_of(&parsed).unwrap_or(0),
         ttl: parsed.number(b't').and_then(|ttl| u32::try_from(ttl).ok()),
-        held: parsed.token(b'Z').is_some(),
         won: parsed.token(b'W').is_some(),
         epoch: *epoch,
     };
     match RawView::of(parsed.data) {
         RawView::Absent => Seen::Absent(item),
         RawView::Sealed { payload_at, stale_for } => Seen::Sealed { item, payload_at, stale_for },
-        RawView::Plain => {
-            let ends = item.ttl.is_some_and(|ttl| ttl <= longest_stub(Some(item.flags)));
-            if ends && item.was_stub() { Seen::Absent(item) } else { Seen::Plain(item) }
-        }
+        RawView::Plain if item.value.is_empty() && shows_stub(&parsed, is_won) => Seen::Absent(item),
+        RawView::Plain => Seen::Plain(item),
     }
 }
 
