@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         Some(Command::Ring { pool, json, old, new }) => {
             return cli::ring::run(old, new, pool.as_deref(), *json);
         }
+        Some(Command::Server { command }) => return cli::server::run(command, location.path()),
         Some(Command::Tag { command }) => {
             let (action, names) = match command {
                 TagCommand::Bump { names } => (cli::tag::Action::Bump, names),

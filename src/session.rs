@@ -39,7 +39,7 @@ use crate::proxy::{AccessSet, Call, Client, Current, InFlight, Leaving, MovedMis
 use crate::trace::Peer;
 use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
 use crate::upstream::pending_replies::PendingReplies;
-use state::{COMPARED, MAX_OUTPUT, READ_SIZE, Session, State};
+use state::{COMPARED, MAX_OUTPUT, READ_SIZE, Session, State, look_again};
 use write_queue::WriteQueue;
 
 mod io;
@@ -170,6 +170,12 @@ impl<S: ClientStream> Session<'_, S> {
             let was_complete = self.missing == 0;
             if self.parse() {
                 self.client.pending.note_activity();
+                continue;
+            }
+            if let Some(held) = &mut self.held
+                && held.as_mut().poll(cx).is_ready()
+            {
+                self.held = None;
                 continue;
             }
             // Reading stopped because the input held a complete request. Now it holds an incomplete one.
@@ -342,6 +348,10 @@ impl<S> Session<'_, S> {
                 if consumed >= LARGE_REQUEST && self.proxy.is_congested(&self.client.pending) {
                     return Progress::Blocked;
                 }
+                if self.proxy.holds_request(&request) {
+                    self.held = look_again();
+                    return Progress::Blocked;
+                }
                 let call = Call::begin(&request, &self.proxy, &self.client, conflicts);
                 (call, matches!(request, Request::Quit), 0, consumed)
             }
@@ -422,6 +432,10 @@ impl<S> Session<'_, S> {
                 let (calls, active, shared) = (&self.calls, self.active, self.client.listener.is_shared());
                 let in_flight = self.in_flight.as_deref();
                 let conflicts = |set: &AccessSet| conflicts(calls, in_flight, active, shared, set);
+                if self.proxy.holds_request(&request) {
+                    self.held = look_again();
+                    return Progress::Blocked;
+                }
                 let call = Call::part(&request, state, last, &self.proxy, &self.client, conflicts);
                 let Some(call) = call else { return Progress::Blocked };
                 if last {

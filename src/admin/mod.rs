@@ -11,6 +11,7 @@
 //! GET /healthz  200 while the process can reply
 //! GET /readyz   200 and a list of problems if clients are accepted; otherwise 503 and the state
 //! GET /explain  what is known of a key
+//! POST /server/drain, /server/undrain  200 once the keys of a server have moved; 422 and the reason if they have not
 //! POST /reload  200 and what has changed; 422 and the mistakes if nothing has
 //! ```
 //!

@@ -11,6 +11,7 @@ mod observed;
 mod page;
 mod readyz;
 mod reload;
+mod servers;
 mod settings;
 mod slabs;
 mod trace;
@@ -48,6 +49,8 @@ const ROUTES: &[Route] = &[
     trace::ROUTE,
     slabs::ROUTE,
     reload::ROUTE,
+    servers::DRAIN,
+    servers::UNDRAIN,
 ];
 
 struct Route {
@@ -95,7 +98,9 @@ pub(super) async fn reply_to(
     let Some(route) = ROUTES.iter().find(|route| route.path == path) else {
         let gets = ROUTES.iter().filter(|route| route.verb != Verb::Post).map(|route| route.path);
         let gets = gets.collect::<Vec<_>>().join(", ");
-        return reply(StatusCode::NOT_FOUND, TEXT, format!("not found: try {gets}, or POST /reload\n"));
+        let posts = ROUTES.iter().filter(|route| route.verb == Verb::Post).map(|route| route.path);
+        let posts = posts.collect::<Vec<_>>().join(", ");
+        return reply(StatusCode::NOT_FOUND, TEXT, format!("not found: try {gets}, or POST {posts}\n"));
     };
     if !route.verb.methods().contains(method) {
         let names: Vec<_> = route.verb.methods().iter().map(Method::as_str).collect();

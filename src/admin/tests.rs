@@ -17,6 +17,7 @@ use super::slabs::{ServerSlabs, SlabClass, Slabs};
 use super::view::{
     ConfigState, ErrorRow, HotQuery, LeaseRow, NotExplained, ObservedKeys, Overview, RuleRow, View,
 };
+use crate::failover::Wish;
 use crate::handshake::Requirements;
 use crate::hot::HotReport;
 use crate::listener::ListenAddress;
@@ -100,6 +101,19 @@ impl View for Fixed {
 
     fn reload(&self, _mode: ReloadMode) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {
         Box::pin(async { Err("k.toml: line 3: wrong\n".to_owned()) })
+    }
+
+    fn move_keys(
+        &self,
+        server: String,
+        wish: Wish,
+    ) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {
+        Box::pin(async move {
+            match &server[..] {
+                "a" => Ok(format!("{wish:?}\n")),
+                _ => Err(format!("no pool has a server {server}")),
+            }
+        })
     }
 }
 

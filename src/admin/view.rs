@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::history::HistoryPage;
 use super::slabs::Slabs;
+use crate::failover::Wish;
 use crate::hot::{HotReport, Measure};
 use crate::metrics::DiscoveredPool;
 use crate::observed::Families;
@@ -51,6 +52,12 @@ pub trait View: Send + Sync + 'static {
     fn written(&self) -> Arc<str>;
     /// Reads the configuration again and takes it, in this way. Returns what has changed, or why nothing has, as lines of text.
     fn reload(&self, mode: ReloadMode) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
+    /// Has the keys of a server moved to their standby servers, or lets them return. Returns what has been done, or why not.
+    fn move_keys(
+        &self,
+        server: String,
+        wish: Wish,
+    ) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
 }
 
 /// Why a key was not explained.
@@ -179,6 +186,8 @@ pub enum KeysAt {
     Own,
     /// On its standby servers.
     Standby,
+    /// The same, because an operator has drained it.
+    Drained,
     /// There is no valid view: they are not served.
     Unknown,
 }

@@ -1,4 +1,5 @@
-//! The control socket of a running process: another process asks to take over there, delivers clients, or asks for a reload or a repair.
+//! The control socket of a running process: another process asks to take over there, delivers clients, or asks for a reload, a repair,
+//! or to move the keys of a server.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use tracing::{info, warn};
 
 use super::adopter::Adopter;
 use super::view::{AdminView, AskedBy, ReloadRequest, request_reload};
+use crate::admin::View as _;
 use crate::config::{Config, ControlPath};
 use crate::failover::repair::RepairOrder;
 use crate::systemd;
@@ -119,6 +121,13 @@ async fn converse(channel: Channel, adopter: Arc<Adopter>, requests: ControlRequ
             let reply = match requests.view.repair(&pool, order).await {
                 Ok(found) => Message::Repaired(cut(found)),
                 Err(why) => Message::Refused(cut(why)),
+            };
+            let _ = channel.send(&reply, &[], REPLY_TIMEOUT).await;
+        }
+        Ok(Received { message: Message::Move(wish, server), .. }) => {
+            let reply = match requests.view.move_keys(server, wish).await {
+                Ok(done) => Message::Moved(done),
+                Err(why) => Message::Refused(why),
             };
             let _ = channel.send(&reply, &[], REPLY_TIMEOUT).await;
         }

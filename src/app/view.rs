@@ -18,9 +18,9 @@ use crate::admin::{
 };
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::failover::View;
 use crate::failover::repair::RepairOrder;
 use crate::failover::rule_marks::RulesInUse;
+use crate::failover::{View, Wish};
 use crate::guard::leases::LiveLease;
 use crate::hot::HotReport;
 use crate::log::{self, RecentError};
@@ -219,6 +219,7 @@ impl admin::View for AdminView {
     fn overview(&self) -> Overview {
         let shown = self.shown();
         let keys = |server: usize| match shown.status.view(server)? {
+            Some(View { standby: true, .. }) if shown.status.is_drained(server) => Some(KeysAt::Drained),
             Some(View { standby: true, .. }) => Some(KeysAt::Standby),
             Some(View { standby: false, .. }) => Some(KeysAt::Own),
             None => Some(KeysAt::Unknown),
@@ -413,6 +414,16 @@ impl admin::View for AdminView {
     fn reload(&self, mode: ReloadMode) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {
         let reloads = self.reloads.clone();
         Box::pin(async move { request_reload(&reloads, AskedBy::Http, mode).await })
+    }
+
+    fn move_keys(
+        &self,
+        server: String,
+        wish: Wish,
+    ) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {
+        let status = Arc::clone(&self.shown().status);
+        let names: Vec<String> = self.names().servers.into_iter().map(|(_, name)| name).collect();
+        Box::pin(async move { status.move_keys(&server, wish, &names).await.map_err(|why| why.to_string()) })
     }
 
     fn written(&self) -> Arc<str> {

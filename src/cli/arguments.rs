@@ -156,6 +156,14 @@ pub enum Command {
         /// New configuration file (TOML).
         new: PathBuf,
     },
+    /// Move the keys of a server to its standby servers before it is stopped, for the whole fleet, and back.
+    ///
+    /// Asks a running sidecar on its control socket, admin.control. The pool must fail over.
+    Server {
+        /// What to do with the server.
+        #[command(subcommand)]
+        command: ServerCommand,
+    },
     /// Invalidate tags for all sidecars, or print when they were last invalidated. Needs no running sidecar.
     Tag {
         /// What to do with the tags.
@@ -309,6 +317,26 @@ pub enum TagCommand {
         #[arg(value_name = "NAME", required = true)]
         names: Vec<OsString>,
     },
+}
+
+/// The commands of `kennel server`.
+#[derive(Subcommand)]
+pub enum ServerCommand {
+    /// Move its guarded keys, tags and copies to their standby servers. Exit code 0 once the server may be stopped.
+    Drain(MovedServer),
+    /// Let them return. Exit code 0 once they have, after the server has answered for recover_after.
+    Undrain(MovedServer),
+}
+
+/// The server of `kennel server`.
+#[derive(Args)]
+pub struct MovedServer {
+    /// Control socket of the sidecar, instead of that of its configuration.
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// Its name in the configuration, or its address.
+    #[arg(value_name = "NAME")]
+    pub server: String,
 }
 
 #[cfg(test)]

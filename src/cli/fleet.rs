@@ -66,6 +66,7 @@ fn table(pool: &Value) -> String {
     for server in pool["servers"].as_array().into_iter().flatten() {
         let keys = match server["keys"].as_str() {
             Some("standby") => "its keys are on its standby servers",
+            Some("drained") => "its keys are on its standby servers: it is drained",
             Some("unknown") => "where its keys are is unknown here",
             _ => "its keys are on it",
         };
@@ -88,12 +89,13 @@ mod tests {
                 { "fingerprint": "01", "version": "0.1.0", "since": "2026-11-27T20:00:00Z" },
                 { "fingerprint": "02", "version": "0.2.0", "since": "2026-11-27T21:00:00Z" },
             ] },
-            "servers": [{ "name": "a:11211", "state": "up", "keys": "standby" }, { "name": "b:11211", "state": "down" }],
+            "servers": [{ "name": "a:11211", "state": "up", "keys": "standby" }, { "name": "b:11211", "state": "down" },
+                        { "name": "c:11211", "state": "up", "keys": "drained" }],
         });
         let expected = "pool main\n  placement  0a  this sidecar\n  placement  0b  other sidecars, not adjacent\n  rules      01  kennel \
                         0.1.0  since 2026-11-27T20:00:00Z  as this sidecar\n  rules      02  kennel 0.2.0  since \
                         2026-11-27T21:00:00Z  other sidecars\n  server     a:11211  up, its keys are on its standby servers\n  server     \
-                        b:11211  down, its keys are on it\n";
+                        b:11211  down, its keys are on it\n  server     c:11211  up, its keys are on its standby servers: it is drained\n";
         assert_eq!(table(&pool), expected);
         let embedded = serde_json::json!({ "name": "main", "placement": null, "servers": [] });
         assert_eq!(table(&embedded), "pool main\n  no marks: its servers are inside this process\n");

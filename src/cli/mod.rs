@@ -1,7 +1,7 @@
 //! The commands other than running the sidecar, one file each, and the `arguments` of all.
 //!
 //! `check` prints the `description` of a configuration, and `connect` tests its servers. `completions`, `demo`, `explain`, `fleet`,
-//! `health`, `init`, `reload`, `ring`, `suggest`, `tag`, `top` and `trace` are the commands of these names. `clients` are the
+//! `health`, `init`, `reload`, `ring`, `server`, `suggest`, `tag`, `top` and `trace` are the commands of these names. `clients` are the
 //! libraries whose placement of keys `init` knows. `admin_client` asks a running sidecar, `pipeline` the servers.
 
 mod admin_client;
@@ -23,6 +23,7 @@ mod pipeline;
 pub mod reload;
 pub mod repair;
 pub mod ring;
+pub mod server;
 pub mod suggest;
 pub mod tag;
 pub mod top;

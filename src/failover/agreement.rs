@@ -5,17 +5,24 @@
 //! place. Any view of the former record has a read that was carried out before that moment, so it ends within one window of it;
 //! and whoever meets the new fence waits that long (the *grace*) before it uses it. So the uses of two fences never overlap.
 //!
+//! A planned move is announced first, because no request shall fail: the record is replaced by one of the same fence with a short window.
+//! Whoever has read two copies of that waits until every view has ended that was read before, and then moves the place. So the grace is
+//! short too, and requests wait for its end. Of two copies with the same fence, the shorter window holds: otherwise a late write of
+//! another successor could bring a long view back.
+//!
 //! No record is ever copied onto a copy that has lost it, unless both others have been replaced by its successor directly before.
 //! Otherwise two delayed writes could bring a retired record back. Every write names the CAS of what it replaces.
 
 use super::command::{Cas, Command, Item, Operation, Reply};
+use super::copy::{COPIES, Copy, agreed};
 use super::moment::Moment;
-use super::record::{Record, fence, fence_millis};
+use super::planned::Wish;
+use super::record::{Record, fence, fence_millis, grace_of};
 use super::suspicion::Suspicion;
 use super::views::View;
 
-/// How many servers keep a copy of a record.
-pub const COPIES: usize = 3;
+mod planned_moves;
+
 /// The order in which copies are written: the server itself last, because it may be the one that does not answer. All processes have
 /// the same order, so of several that write at the same time, one succeeds at the first copy, and the others write no more.
 const ORDER: [usize; COPIES] = [1, 2, 0];
@@ -31,6 +38,8 @@ const REPAIR_ONE_IN: u64 = 4;
 pub struct Timing {
     /// How long a view is valid, at least 1.
     pub window: u32,
+    /// The same while a planned move is announced, not above `window`.
+    pub moving: u32,
     /// How long a server may be silent before it is suspected.
     pub fail_after: u64,
     /// How long it must answer without a gap before its keys return. Doubled with each relapse.
@@ -44,6 +53,10 @@ pub struct Timing {
 pub struct Agreement {
     timing: Timing,
     known: Option<Known>,
+    /// The view of the former record, until its end, and since when two copies are known to announce that it moves.
+    former: Option<(View, u64)>,
+    announced: Option<u64>,
+    wish: Option<Wish>,
     /// The longest window of a record that this process has seen lately, in ms.
     window: u32,
     /// When the server last answered this process, or when the process started.
@@ -73,6 +86,8 @@ struct Known {
     sent: u64,
     /// Until when the fence is not used.
     grace_until: u64,
+    /// Its move was announced, so requests wait for the end of the grace.
+    planned: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -97,40 +112,6 @@ enum Stage {
     Writing,
 }
 
-/// What one copy holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Copy {
-    Unknown,
-    Empty(Cas),
-    Holds(Record, Cas),
-}
-
-impl Copy {
-    fn of(reply: Option<&Reply>) -> Copy {
-        match reply {
-            Some(Reply::Found(value, cas)) => match Record::decode(value) {
-                Some(record) => Copy::Holds(record, *cas),
-                None => Copy::Empty(*cas),
-            },
-            _ => Copy::Unknown,
-        }
-    }
-
-    fn record(&self) -> Option<Record> {
-        match self {
-            Copy::Holds(record, _) => Some(*record),
-            _ => None,
-        }
-    }
-
-    fn cas(&self) -> Option<Cas> {
-        match self {
-            Copy::Holds(_, cas) | Copy::Empty(cas) => Some(*cas),
-            Copy::Unknown => None,
-        }
-    }
-}
-
 /// What operators see of an agreement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
@@ -150,6 +131,9 @@ impl Agreement {
         Agreement {
             timing,
             known: None,
+            former: None,
+            announced: None,
+            wish: None,
             window: timing.window,
             answered: now,
             unbroken: None,
@@ -182,11 +166,14 @@ impl Agreement {
 
     /// The view that is valid now, and until when, in ms of the monotonic clock.
     pub fn view(&self, now: u64) -> Option<(View, u64)> {
-        let Known { record, sent, grace_until } = self.known?;
+        let Known { record, sent, grace_until, .. } = self.known?;
+        if grace_until > now {
+            return self.former.filter(|(_, until)| now < *until);
+        }
         let until = sent + u64::from(record.window);
         let Record { fence, standby, inherited, .. } = record;
         let view = View { fence, standby, inherited };
-        (grace_until <= now && now < until).then_some((view, until))
+        (now < until).then_some((view, until))
     }
 
     /// The fence of the same server's own place in the previous placement, of which there is a valid view now. To be called before
@@ -296,6 +283,13 @@ impl Agreement {
     }
 
     fn note_view(&mut self, record: Record, sent: u64, now: u64) {
+        let mut planned = self.known.is_some_and(|known| known.planned);
+        if let Some(known) = self.known.filter(|known| known.record.fence != record.fence) {
+            // Whoever uses the new record waits longer than this view lasts.
+            self.former = self.view(now).filter(|_| known.record.leaving && !record.settled);
+            self.announced = None;
+            planned = known.record.leaving && record.grace <= grace_of(known.record.window);
+        }
         let grace_until = match self.known {
             _ if record.settled => 0,
             Some(known) if known.record.fence == record.fence => known.grace_until,
@@ -303,10 +297,11 @@ impl Agreement {
             _ => now + u64::from(record.grace) + 1,
         };
         self.window = record.window.max(self.timing.window);
-        self.known = Some(Known { record, sent, grace_until });
+        self.known = Some(Known { record, sent, grace_until, planned });
         if grace_until > now {
             self.due = self.due.min(grace_until);
         }
+        self.due = self.due.min(sent + self.pause());
     }
 
     /// Whether this process has no answer from the server, and others should be asked.
@@ -333,20 +328,39 @@ impl Agreement {
         if nobody_answers {
             return self.claim(self.moved(record, now, random), copies);
         }
-        if record.standby && self.has_recovered(record, now.mono) && copies[0].cas().is_some() {
-            let own = Record { standby: false, ..self.renewed(record, now, random) };
-            return self.claim(own, copies);
+        let returns = record.standby
+            && !record.drained
+            && self.has_recovered(record, now.mono)
+            && copies[0].cas().is_some();
+        if record.leaving && (returns || !record.standby) && self.is_announced(record, copies, now.mono) {
+            return self.claim(self.moved_as_planned(record, now, random), copies);
         }
         let in_use = self.known.is_some_and(|known| known.grace_until <= now.mono);
         let holds = |copy: &Copy| copy.record().is_some_and(|held| held.fence == record.fence);
         let third = (0..COPIES).find(|copy| !holds(&copies[*copy]) && copies[*copy].cas().is_some());
         let repairs = third.is_some() && (self.restores || random.is_multiple_of(REPAIR_ONE_IN));
         let inherits = self.inherits.filter(|fence| in_use && !record.standby && *fence != record.inherited);
-        if !(repairs || in_use && !record.settled || inherits.is_some()) {
+        let drains = self.wish == Some(Wish::Drain) && witnesses_answer;
+        let announces = !record.leaving && in_use && (returns && !drains || drains && !record.standby);
+        let drained = match self.wish {
+            _ if !record.standby || record.leaving => record.drained,
+            Some(wish) => wish == Wish::Drain,
+            None => record.drained,
+        };
+        // Whoever announced the move has written one copy only.
+        let is_half = record.leaving
+            && copies
+                .iter()
+                .any(|copy| copy.record().is_some_and(|held| held.fence == record.fence && !held.leaving));
+        let changes = announces || is_half || drained != record.drained;
+        if !(changes || repairs || in_use && !record.settled || inherits.is_some()) {
             return Vec::new();
         }
         let inherited = inherits.unwrap_or(record.inherited);
-        let successor = Record { settled: record.settled || in_use, inherited, ..record.successor() };
+        let window = if announces { self.timing.moving.min(record.window) } else { record.window };
+        let settled = record.settled || in_use;
+        let leaving = record.leaving || announces;
+        let successor = Record { settled, leaving, window, drained, inherited, ..record.successor() };
         let third = third.filter(|_| repairs).and_then(|copy| Some((copy, copies[copy].cas()?)));
         let holders = ORDER.into_iter().filter(|copy| holds(&copies[*copy]));
         let mut holders = holders.filter_map(|copy| Some((copy, copies[copy].cas()?)));
@@ -371,10 +385,12 @@ impl Agreement {
         let former = latest.or(self.known.map(|known| known.record)).unwrap_or(Record {
             fence: 0,
             standby: false,
+            drained: false,
             window: self.timing.window,
             grace: 0,
             version: 0,
             settled: false,
+            leaving: false,
             relapses: 0,
             inherited: 0,
         });
@@ -384,13 +400,15 @@ impl Agreement {
     /// A record of the same place with a new fence.
     fn renewed(&self, former: &Record, now: Moment, random: u64) -> Record {
         let longest = self.window.max(former.window).max(self.timing.window);
+        // Views that were read before a move was announced are as long as the grace of that record allows.
+        let announced = if former.leaving { former.grace } else { 0 };
         Record {
             fence: fence(now.wall, random),
             window: self.timing.window,
-            // Clocks may run at slightly different rates.
-            grace: longest + longest / 8,
+            grace: grace_of(longest).max(announced),
             version: 0,
             settled: false,
+            leaving: false,
             inherited: 0,
             ..*former
         }
@@ -400,7 +418,7 @@ impl Agreement {
         let since_return = now.wall.saturating_sub(fence_millis(own.fence));
         let is_relapse = own.relapses > 0 && since_return < 10 * self.recovery(own.relapses);
         let relapses = if is_relapse { own.relapses.saturating_add(1) } else { 1 };
-        Record { standby: true, relapses, ..self.renewed(own, now, random) }
+        Record { standby: true, drained: own.leaving, relapses, ..self.renewed(own, now, random) }
     }
 
     /// How long the server must answer before its keys return, in ms.
@@ -423,20 +441,9 @@ impl Agreement {
     }
 
     fn pause(&self) -> u64 {
-        (u64::from(self.window.min(self.timing.window)) / ROUNDS_PER_WINDOW).max(1)
+        let window = self.known.map_or(self.window, |known| known.record.window);
+        (u64::from(self.window.min(self.timing.window).min(window)) / ROUNDS_PER_WINDOW).max(1)
     }
-}
-
-/// The record that two copies have: of those with the same fence, the latest successor, which is settled if one of them is.
-fn agreed(copies: &[Copy; COPIES]) -> Option<Record> {
-    let of = |fence| copies.iter().filter_map(Copy::record).filter(move |record| record.fence == fence);
-    let fence = copies
-        .iter()
-        .filter_map(Copy::record)
-        .map(|record| record.fence)
-        .find(|fence| of(*fence).count() >= 2)?;
-    let latest = of(fence).max_by_key(|record| record.version)?;
-    Some(Record { settled: of(fence).any(|record| record.settled), ..latest })
 }
 
 fn replace(copy: usize, record: &Record, cas: Cas) -> Command {
@@ -448,17 +455,19 @@ mod tests {
     use super::*;
 
     const TIMING: Timing =
-        Timing { window: 1000, fail_after: 2000, recover_after: 5000, recover_at_most: 5000 };
+        Timing { window: 1000, moving: 200, fail_after: 2000, recover_after: 5000, recover_at_most: 5000 };
 
     /// A record in use.
     fn record() -> Record {
         Record {
             fence: fence(1_700_000_000_000, 1),
             standby: false,
+            drained: false,
             window: 1000,
             grace: 1000,
             version: 0,
             settled: true,
+            leaving: false,
             relapses: 0,
             inherited: 0,
         }
@@ -482,6 +491,62 @@ mod tests {
         assert!(!speaks(20, Reply::Failed { refused: true }, b"42"));
         assert!(!speaks(30, Reply::Failed { refused: false }, b"42"));
         assert!(speaks(40, found(&record.encode()), b"42"));
+    }
+
+    #[test]
+    fn a_drain_is_announced_and_moves_once_every_longer_view_has_ended() {
+        let cas = |number| Cas { number, epoch: 1 };
+        let mut held = record();
+        let mut agreement = Agreement::new(TIMING, 0);
+        // Has a round, and returns the record that all copies have afterwards.
+        let mut round = |agreement: &mut Agreement, now: u64| {
+            agreement.begin(now);
+            let replies: Vec<Reply> = (0..3).map(|copy| Reply::Found(held.encode(), cas(copy))).collect();
+            let mut commands = agreement.resume(&replies, Moment { mono: now, wall: now }, 1);
+            for command in &commands {
+                if let Operation::Replace(value, _) = &command.operation {
+                    held = Record::decode(value).unwrap();
+                }
+            }
+            while !commands.is_empty() {
+                let stored = vec![Reply::Stored; commands.len()];
+                commands = agreement.resume(&stored, Moment { mono: now, wall: now }, 1);
+            }
+            held
+        };
+        let fence_at = |agreement: &Agreement, now| agreement.view(now).map(|(view, _)| view.fence);
+        let own = round(&mut agreement, 10);
+        agreement.wish(Some(Wish::Drain));
+        let leaving = round(&mut agreement, 20);
+        assert_eq!(leaving, Record { leaving: true, window: 200, version: 1, ..own });
+        // The grace of the record is 1000, from when both copies were read.
+        for now in (30..=1030).step_by(100) {
+            assert_eq!(round(&mut agreement, now), leaving, "at {now}");
+            assert!(agreement.hold(now).is_none() && agreement.view(now).unwrap().1 <= now + 200);
+        }
+        // If no round succeeds, requests wait for a while rather than fail.
+        assert_eq!(
+            (agreement.view(1250), agreement.hold(1250).map(|hold| hold.has_view)),
+            (None, Some(false))
+        );
+        let moved = round(&mut agreement, 1035);
+        assert!(moved.standby && moved.drained && !moved.settled && moved.fence != own.fence);
+        assert_eq!((moved.window, moved.grace), (1000, 225));
+        // The former view goes on until its end, for what has begun under it.
+        round(&mut agreement, 1040);
+        assert_eq!(fence_at(&agreement, 1040), Some(own.fence));
+        assert_eq!(agreement.hold(1040).map(|hold| hold.has_view), Some(true));
+        assert_eq!([1235, 1265].map(|now| fence_at(&agreement, now)), [None, None]);
+        assert_eq!(agreement.hold(1240).map(|hold| hold.has_view), Some(false));
+        assert_eq!((fence_at(&agreement, 1266), agreement.hold(1266)), (Some(moved.fence), None));
+        // It stays there while it answers, until that is asked for. Then it is announced again.
+        agreement.wish(None);
+        assert!(round(&mut agreement, 9000).drained && round(&mut agreement, 20_000).drained);
+        agreement.wish(Some(Wish::Return));
+        let returning = round(&mut agreement, 20_010);
+        assert!(returning.standby && !returning.drained);
+        assert!(round(&mut agreement, 20_020).leaving && round(&mut agreement, 20_030).standby);
+        assert!(!round(&mut agreement, 21_200).standby);
     }
 
     #[test]

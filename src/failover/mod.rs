@@ -5,6 +5,8 @@
 //! - `record`: where the keys of one server are; three servers keep a copy
 //! - `command`: what is sent to them
 //! - `suspicion`: how processes ask each other whether a server answers
+//! - `copy`: what its copies say together
+//! - `planned`: moves that operators ask for, and how requests wait for them
 //! - `agreement`: one process's part in the agreement on one server's place
 //! - `views`: the result, as the workers read it
 //! - `placements`: which placements of keys are in use in the fleet
@@ -13,8 +15,10 @@
 
 mod agreement;
 mod command;
+mod copy;
 mod moment;
 pub mod placements;
+mod planned;
 mod record;
 pub mod repair;
 mod restoring;
@@ -22,9 +26,11 @@ pub mod rule_marks;
 mod suspicion;
 mod views;
 
-pub use agreement::{Agreement, COPIES, Status, Timing};
+pub use agreement::{Agreement, Status, Timing};
 pub use command::{Cas, Command, Item, Operation, Reply};
+pub use copy::COPIES;
 pub use moment::Moment;
+pub use planned::{Hold, Wish};
 pub use record::{Record, fence, fence_millis};
 pub use views::{View, Views};
 

@@ -10,6 +10,8 @@ pub struct Record {
     pub fence: u64,
     /// Whether the keys are on their standby servers.
     pub standby: bool,
+    /// Whether they stay there although the server answers, because an operator drains it.
+    pub drained: bool,
     /// How long a view of this record is valid, in ms from the moment at which its reads were sent.
     pub window: u32,
     /// How long a process that meets this fence waits before it uses it, in ms: at least as long as any view of an earlier record
@@ -19,6 +21,9 @@ pub struct Record {
     pub version: u32,
     /// Whether a process has used it. Then no earlier view is valid any more.
     pub settled: bool,
+    /// Whether the keys are about to move: back from the standby servers, or to them because the server is drained. The window of such
+    /// a record is a short one. It is settled.
+    pub leaving: bool,
     /// How often in succession the server has failed again soon after its return.
     pub relapses: u8,
     /// The fence of the same server's own place in the previous placement, while the servers of the pool change; 0 if there is
@@ -39,12 +44,26 @@ pub fn fence_millis(fence: u64) -> u64 {
     fence >> RANDOM_BITS
 }
 
+/// How long a record is not used while views of this length may be valid. Clocks may run at slightly different rates.
+pub(super) fn grace_of(window: u32) -> u32 {
+    window + window / 8
+}
+
 impl Record {
     /// The stored form: words of ASCII, separated by one space.
     pub fn encode(&self) -> Vec<u8> {
-        let Record { fence, standby, window, grace, version, settled, relapses, inherited } = *self;
-        let place = if standby { "standby" } else { "own" };
-        let state = if settled { "settled" } else { "new" };
+        let Record { fence, standby, drained, window, grace, version, settled, leaving, relapses, inherited } =
+            *self;
+        let place = match (standby, drained) {
+            (false, _) => "own",
+            (true, false) => "standby",
+            (true, true) => "drained",
+        };
+        let state = match (settled, leaving) {
+            (_, true) => "leaving",
+            (true, false) => "settled",
+            (false, false) => "new",
+        };
         let mut out = String::new();
         // Writing to a string cannot fail.
         let _ = write!(out, "1 {fence} {place} {window} {grace} {version} {state} {relapses}");
@@ -61,21 +80,31 @@ impl Record {
         if next()? != "1" {
             return None;
         }
+        let fence = next()?.parse().ok().filter(|fence| *fence != 0)?;
+        let (standby, drained) = match next()? {
+            "own" => (false, false),
+            "standby" => (true, false),
+            "drained" => (true, true),
+            _ => return None,
+        };
+        let window = next()?.parse().ok().filter(|window| *window > 0)?;
+        let grace = next()?.parse().ok()?;
+        let version = next()?.parse().ok()?;
+        let (settled, leaving) = match next()? {
+            "new" => (false, false),
+            "settled" => (true, false),
+            "leaving" => (true, true),
+            _ => return None,
+        };
         let record = Record {
-            fence: next()?.parse().ok().filter(|fence| *fence != 0)?,
-            standby: match next()? {
-                "own" => false,
-                "standby" => true,
-                _ => return None,
-            },
-            window: next()?.parse().ok().filter(|window| *window > 0)?,
-            grace: next()?.parse().ok()?,
-            version: next()?.parse().ok()?,
-            settled: match next()? {
-                "new" => false,
-                "settled" => true,
-                _ => return None,
-            },
+            fence,
+            standby,
+            drained,
+            window,
+            grace,
+            version,
+            settled,
+            leaving,
             relapses: next()?.parse().ok()?,
             inherited: match next() {
                 None => 0,
@@ -100,10 +129,12 @@ mod tests {
         let record = Record {
             fence: fence(1_700_000_000_000, 0xf_edcb),
             standby: true,
+            drained: false,
             window: 1500,
             grace: 3000,
             version: 7,
             settled: false,
+            leaving: false,
             relapses: 2,
             inherited: 0,
         };
@@ -111,7 +142,9 @@ mod tests {
         assert_eq!(Record { fence: 1_782_579_200_000_000_000, ..record }.encode(), text);
         let inherits = Record { inherited: 41, ..record };
         assert_eq!(inherits.encode(), [&record.encode()[..], b" 41"].concat());
-        for record in [record, inherits, Record { standby: false, settled: true, ..record }] {
+        let own = Record { standby: false, settled: true, ..record };
+        let drained = Record { drained: true, ..record };
+        for record in [record, inherits, own, drained, Record { leaving: true, ..own }] {
             assert_eq!(Record::decode(&record.encode()), Some(record));
         }
         assert_eq!(fence_millis(record.fence), 1_700_000_000_000);

@@ -1,8 +1,9 @@
 //! What this process knows about the place of each server of a pool. One task writes it, all workers read it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
+use super::planned::{Hold, Wish};
 use super::restoring::Restoring;
 
 /// Where the keys of a server are kept, as long as a view is valid.
@@ -21,6 +22,8 @@ pub struct View {
 pub struct Views {
     cells: Box<[Cell]>,
     restoring: Restoring,
+    /// Until when requests for any server may have to wait, in ms of the process's monotonic clock.
+    held: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -29,13 +32,17 @@ struct Cell {
     inherited: AtomicU64,
     /// Until when the view is valid, in ms of the process's monotonic clock, times two, plus one for a standby.
     until: AtomicU64,
+    /// Until when requests wait for the next view, in ms, times two, plus one if they wait although there is one.
+    held: AtomicU64,
+    /// What an operator has asked for: 0 for nothing.
+    wish: AtomicU8,
 }
 
 impl Views {
     /// No view is valid yet.
     pub fn new(servers: usize) -> Views {
         let cells = (0..servers).map(|_| Cell::default()).collect();
-        Views { cells, restoring: Restoring::new(servers) }
+        Views { cells, restoring: Restoring::new(servers), held: AtomicU64::new(0) }
     }
 
     /// The copies of this server's record are restored on request from now on.
@@ -76,6 +83,49 @@ impl Views {
         }
         cell.inherited.store(view.inherited, Ordering::SeqCst);
         cell.until.store(until << 1 | u64::from(view.standby), Ordering::SeqCst);
+    }
+
+    /// Requests for this server wait, or no longer do. Only one thread may call this.
+    pub fn hold(&self, server: usize, hold: Option<Hold>) {
+        let Hold { until, has_view } = hold.unwrap_or(Hold { until: 0, has_view: false });
+        self.cells[server].held.store(until << 1 | u64::from(has_view), Ordering::SeqCst);
+        self.held.fetch_max(until, Ordering::SeqCst);
+    }
+
+    /// Whether requests for any server may have to wait.
+    pub fn may_hold(&self, now_ms: impl FnOnce() -> u64) -> bool {
+        let until = self.held.load(Ordering::SeqCst);
+        until > 0 && now_ms() < until
+    }
+
+    /// Whether a request for this server waits for the next view.
+    pub fn holds(&self, server: usize, now_ms: u64) -> bool {
+        let held = self.cells[server].held.load(Ordering::SeqCst);
+        now_ms < held >> 1 && (held & 1 == 1 || self.get(server, now_ms).is_none())
+    }
+
+    /// Whether a request for any server waits for the next view.
+    pub fn holds_any(&self, now_ms: u64) -> bool {
+        (0..self.cells.len()).any(|server| self.holds(server, now_ms))
+    }
+
+    /// Notes what an operator asks for; `None` withdraws it.
+    pub fn ask(&self, server: usize, wish: Option<Wish>) {
+        let wish = match wish {
+            None => 0,
+            Some(Wish::Drain) => 1,
+            Some(Wish::Return) => 2,
+        };
+        self.cells[server].wish.store(wish, Ordering::SeqCst);
+    }
+
+    /// What an operator asks for.
+    pub fn asked(&self, server: usize) -> Option<Wish> {
+        match self.cells[server].wish.load(Ordering::SeqCst) {
+            1 => Some(Wish::Drain),
+            2 => Some(Wish::Return),
+            _ => None,
+        }
     }
 
     /// The view of a server, if one is valid at this time of the process's monotonic clock.
@@ -123,6 +173,17 @@ mod tests {
         views.publish(0, Some((own, 100)));
         assert_eq!([0, 99, 100].map(|now| views.get(0, now)), [Some(own), Some(own), None]);
         assert_eq!(views.get(1, 0), None);
+        // In a view that is about to end, requests go on, and none begins.
+        let hold = |has_view| Some(Hold { until: 90, has_view });
+        assert!(!views.may_hold(|| 0) && !views.holds(0, 0));
+        views.hold(0, hold(false));
+        assert!(
+            views.may_hold(|| 89) && !views.may_hold(|| 90) && !views.holds(0, 50) && !views.holds(1, 50)
+        );
+        views.hold(0, hold(true));
+        assert!(views.holds(0, 50) && !views.holds(0, 90) && views.holds_any(50));
+        views.hold(0, None);
+        assert!(!views.holds(0, 50));
         let standby = View { fence: 8, standby: true, inherited: 0 };
         views.publish(0, Some((standby, 200)));
         assert_eq!(views.get(0, 150), Some(standby));

@@ -242,7 +242,7 @@ fn failover(counts: &Counts, page: &mut Page) {
         let Some(state) = counts.failover.as_ref().and_then(|source| source.state(server)) else { continue };
         let labels: [&str; 2] = [&name.pool, &name.server];
         if let Some(standby) = state.standby {
-            place.value(&labels, f64::from(standby));
+            place.value(&labels, f64::from(u8::from(standby) + u8::from(standby && state.drained)));
         }
         view_valid.value(&labels, f64::from(state.view_valid));
         unreachable.value(&labels, f64::from(state.unreachable_here));

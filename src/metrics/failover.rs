@@ -41,6 +41,8 @@ pub struct PlacementsState {
 pub struct FailoverState {
     /// Whether its keys are on their standby servers, by the latest view; `None` before the first one.
     pub standby: Option<bool>,
+    /// Whether that is because an operator has drained it.
+    pub drained: bool,
     /// Whether a view is valid.
     pub view_valid: bool,
     /// Whether this sidecar has had no reply lately, although another one has.

@@ -129,7 +129,7 @@ table! {
     UPSTREAM_TLS_HANDSHAKES = Counter "kennel_upstream_tls_handshakes_total" ["pool", "server", "session"]
         "TLS handshakes with a server that succeeded, by how the session began.";
     FAILOVER_PLACE = Gauge "kennel_failover_place" ["pool", "server"]
-        "1 if the keys of the server are on its standby servers, 0 if they are on the server itself.";
+        "1 if the keys of the server are on its standby servers, 2 if an operator has drained it, 0 if they are on the server itself.";
     FAILOVER_VIEW_VALID = Gauge "kennel_failover_view_valid" ["pool", "server"]
         "1 if this sidecar knows where the keys of the server are. If 0, it neither reads nor changes guarded ones.";
     FAILOVER_UNREACHABLE = Gauge "kennel_failover_unreachable_here" ["pool", "server"]

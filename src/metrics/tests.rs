@@ -96,6 +96,7 @@ impl FailoverSource for SecondServer {
         let (moved_to_standby, moved_back, suspicions) = (3, 2, 4);
         (server == 1).then_some(FailoverState {
             standby,
+            drained: false,
             view_valid,
             unreachable_here,
             moved_to_standby,

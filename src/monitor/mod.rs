@@ -9,12 +9,15 @@
 //!    │   └──▶ status         for operators: servers
 //!   marks ──▶ pool_status    for operators: placements of a pool's keys
 //!    │
+//!   drain     moves the keys of a server, as operators ask for it
+//!
 //!   copies    commands and replies on the wire, and which servers keep the copies
 //!    │
 //!   link      one connection to each server
 //! ```
 
 mod copies;
+mod drain;
 mod forget;
 mod link;
 mod marks;
@@ -23,6 +26,7 @@ mod run;
 mod status;
 mod ticks;
 
+pub use drain::NotMoved;
 pub use forget::forget;
 pub use pool_status::PoolStatus;
 pub use run::{Monitor, step};

@@ -22,7 +22,7 @@ use super::ticks::Ticks;
 use crate::clock::Clock;
 use crate::failover::placements::{Kind, Step};
 use crate::failover::repair::RepairStatus;
-use crate::failover::{Agreement, COPIES, Command, Moment, Reply, Timing, View, Views};
+use crate::failover::{Agreement, COPIES, Command, Moment, Reply, View, Views};
 use crate::random::Random;
 use crate::upstream::pool::SharedPool;
 use crate::upstream::ring::{identity_ids, placement_id};
@@ -32,6 +32,9 @@ use crate::upstream::{
 };
 
 mod observe;
+mod timing;
+
+use timing::{millis, timing};
 
 /// Rounds of a server per window. A reply may take as long as the time between two rounds.
 const ROUNDS: u32 = 4;
@@ -43,8 +46,6 @@ const SHORTEST_PAUSE: u32 = 32;
 const RESTORE_AGAIN: Duration = Duration::from_millis(5);
 /// How many windows clients wait at the start for the first views. A new record is used after little more than one.
 const FIRST_VIEWS: u32 = 2;
-/// The limit of the doubling of `recover_after`.
-const RECOVER_AT_MOST: Duration = Duration::from_secs(5 * 60);
 
 /// The task of one pool. It must run on one thread.
 pub struct Monitor {
@@ -337,6 +338,7 @@ impl Participant {
             let own = self.previous_view().filter(|previous| !previous.standby);
             self.agreement.inherit(own.map(|previous| previous.fence));
             self.agreement.restore(restoring.is_some());
+            self.agreement.wish(views.asked(self.at));
             let mut commands = self.agreement.begin(mono(self.start));
             while !commands.is_empty() {
                 let replies = self.send(&commands).await;
@@ -401,6 +403,7 @@ impl Participant {
         let view = self.agreement.view(mono(self.start));
         let is_withheld = self.marks.as_ref().is_some_and(|marks| marks.withholds());
         self.views.publish(self.at, view.filter(|_| !is_withheld));
+        self.views.hold(self.at, self.agreement.hold(mono(self.start)).filter(|_| !is_withheld));
         self.observe();
         view.is_some()
     }
@@ -426,9 +429,12 @@ impl Participant {
     fn observe(&self) {
         let Some(server) = &self.status else { return };
         let status = self.agreement.status(mono(self.start));
-        let window = status.record.map(|record| record.window).filter(|window| *window != self.window);
+        let lasting = status.record.filter(|record| !record.leaving);
+        let window = lasting.map(|record| record.window).filter(|window| *window != self.window);
         server.observe(Observation {
             view: status.view,
+            is_moving: self.agreement.hold(mono(self.start)).is_some(),
+            is_drained: status.record.is_some_and(|record| record.standby && record.drained),
             is_suspicious: status.suspects,
             unreachable_here: status.alone,
             other_window: window.map(|window| Duration::from_millis(window.into())),
@@ -444,7 +450,8 @@ fn server_status(
     views: &Arc<Views>,
     at: usize,
 ) -> Arc<ServerStatus> {
-    Arc::new(ServerStatus::new(spec.name.clone(), server.label(), placements, Arc::clone(views), at))
+    let status = ServerStatus::new(spec.name.clone(), server.label(), placements, Arc::clone(views), at);
+    Arc::new(status.of(spec))
 }
 
 /// A connection to each server of a pool.
@@ -476,17 +483,4 @@ async fn tick_every(interval: Duration, mut random: Random, ticks: Ticks) {
         sleep(random.jitter(interval, JITTER)).await;
         ticks.tick();
     }
-}
-
-fn timing(spec: &FailoverSpec) -> Timing {
-    Timing {
-        window: millis(spec.window),
-        fail_after: millis(spec.fail_after).into(),
-        recover_after: millis(spec.recover_after).into(),
-        recover_at_most: millis(RECOVER_AT_MOST).into(),
-    }
-}
-
-fn millis(duration: Duration) -> u32 {
-    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
 }

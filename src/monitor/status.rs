@@ -11,6 +11,7 @@ use super::pool_status::PoolStatus;
 use crate::failover::repair::RepairStatus;
 use crate::failover::{View, Views};
 use crate::metrics::{FailoverSource, FailoverState, PlacementsState, RepairState};
+use crate::upstream::{FailoverSpec, PoolSpec};
 
 /// What the monitor of a pool publishes.
 pub struct Published {
@@ -51,11 +52,17 @@ pub(super) struct ServerStatus {
     place: AtomicU8,
     /// Whether there was a valid view when the monitor looked last.
     had_view: AtomicBool,
+    /// Whether its keys stay away although it answers.
+    drained: AtomicBool,
     is_suspicious: AtomicBool,
     unreachable_here: AtomicBool,
     moved_to_standby: AtomicU64,
     moved_back: AtomicU64,
     suspicions: AtomicU64,
+    /// How long a planned move of its keys may take, by the configuration.
+    longest_move: Duration,
+    /// Whether the servers of its pool change.
+    is_changing: bool,
     /// The window of the fleet in ms if it is not the configured one; 0 if it is.
     other_window: AtomicU64,
 }
@@ -69,6 +76,10 @@ const STANDBY: u8 = 2;
 pub(super) struct Observation {
     /// The valid view, if there is one.
     pub(super) view: Option<View>,
+    /// Whether requests wait for the next view, because a planned move is about to end.
+    pub(super) is_moving: bool,
+    /// Whether an operator has drained the server.
+    pub(super) is_drained: bool,
     /// Whether this sidecar suspects the server to be dead.
     pub(super) is_suspicious: bool,
     /// Whether this sidecar has had no reply lately, although another one has.
@@ -81,6 +92,7 @@ pub(super) struct Observation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     MovedToStandby,
+    Drained,
     MovedBack,
     ViewLost,
     ViewAgain,
@@ -125,6 +137,11 @@ impl Status {
         self.pools.iter().flatten().for_each(|pool| pool.set_rules(fingerprint));
     }
 
+    /// The servers that fail over.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<ServerStatus>> {
+        self.servers.iter().flatten()
+    }
+
     /// The state of a server; `None` if it does not fail over.
     pub(super) fn server(&self, server: usize) -> Option<&ServerStatus> {
         self.servers.get(server)?.as_deref()
@@ -134,6 +151,11 @@ impl Status {
     pub fn view(&self, server: usize) -> Option<Option<View>> {
         let server = self.server(server)?;
         Some(server.views.get(server.at, self.now()))
+    }
+
+    /// Whether an operator has drained a server.
+    pub fn is_drained(&self, server: usize) -> bool {
+        self.server(server).is_some_and(ServerStatus::is_drained)
     }
 
     /// Problems of this sidecar, one line each, for `/readyz`.
@@ -146,6 +168,11 @@ impl Status {
                     "server {server} of pool {pool} is unreachable from here, but not from other sidecars"
                 ));
             }
+            if status.is_drained() {
+                return Some(format!(
+                    "server {server} of pool {pool} is drained: its keys stay on its standby servers until kennel server undrain"
+                ));
+            }
             let has_view = status.views.get(status.at, now).is_some();
             (!has_view && !status.is_withheld()).then(|| format!("server {server} of pool {pool}: where its keys are is unknown, so guarded ones are not served"))
         };
@@ -153,7 +180,7 @@ impl Status {
         pools.chain(self.servers.iter().flatten().filter_map(|status| note(status))).collect()
     }
 
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         mono(self.start)
     }
 }
@@ -172,6 +199,7 @@ impl FailoverSource for Status {
                 UNKNOWN => None,
                 place => Some(place == STANDBY),
             },
+            drained: status.is_drained(),
             view_valid: status.views.get(status.at, self.now()).is_some(),
             unreachable_here: status.unreachable_here.load(Ordering::Relaxed),
             moved_to_standby: count(&status.moved_to_standby),
@@ -196,7 +224,7 @@ impl FailoverSource for Status {
 }
 
 impl ServerStatus {
-    /// A server of which nothing is known: its names, and where its view is published.
+    /// A server of which nothing is known: its name, and where its view is published.
     pub(super) fn new(
         pool: String,
         server: String,
@@ -207,11 +235,14 @@ impl ServerStatus {
         ServerStatus {
             pool,
             server,
+            longest_move: Duration::ZERO,
+            is_changing: false,
             placements,
             views,
             at,
             place: AtomicU8::new(UNKNOWN),
             had_view: AtomicBool::new(false),
+            drained: AtomicBool::new(false),
             is_suspicious: AtomicBool::new(false),
             unreachable_here: AtomicBool::new(false),
             moved_to_standby: AtomicU64::new(0),
@@ -219,6 +250,45 @@ impl ServerStatus {
             suspicions: AtomicU64::new(0),
             other_window: AtomicU64::new(0),
         }
+    }
+
+    /// The same, of a pool with this specification.
+    pub(super) fn of(self, spec: &PoolSpec) -> ServerStatus {
+        let longest = |failover: &FailoverSpec| failover.window * 4 + failover.recover_after;
+        ServerStatus {
+            longest_move: spec.failover.as_ref().map_or(Duration::ZERO, longest),
+            is_changing: spec.other.is_some(),
+            ..self
+        }
+    }
+
+    /// Its name and that of its pool.
+    pub(super) fn name(&self) -> (&str, &str) {
+        (&self.server, &self.pool)
+    }
+
+    /// How long a planned move of its keys may take, by the configuration.
+    pub(super) fn longest_move(&self) -> Duration {
+        self.longest_move
+    }
+
+    /// Whether the servers of its pool change.
+    pub(super) fn is_changing(&self) -> bool {
+        self.is_changing
+    }
+
+    /// Where its view is published, and its index there.
+    pub(super) fn views(&self) -> (&Views, usize) {
+        (&self.views, self.at)
+    }
+
+    pub(super) fn is_drained(&self) -> bool {
+        self.drained.load(Ordering::Relaxed)
+    }
+
+    /// Whether it does not answer this sidecar, as far as it has noticed.
+    pub(super) fn is_silent(&self) -> bool {
+        self.is_suspicious.load(Ordering::Relaxed) || self.unreachable_here.load(Ordering::Relaxed)
     }
 
     fn is_withheld(&self) -> bool {
@@ -235,7 +305,13 @@ impl ServerStatus {
     fn changes(&self, observed: Observation) -> Vec<Change> {
         let mut changes = Vec::new();
         let became = |flag: &AtomicBool, now: bool| flag.swap(now, Ordering::Relaxed) != now;
-        let had_view = self.had_view.swap(observed.view.is_some(), Ordering::Relaxed);
+        if observed.view.is_some() {
+            self.drained.store(observed.is_drained, Ordering::Relaxed);
+        }
+        let had_view = match observed.view {
+            None if observed.is_moving => self.had_view.load(Ordering::Relaxed),
+            view => self.had_view.swap(view.is_some(), Ordering::Relaxed),
+        };
         let before = match observed.view {
             Some(view) => self.place.swap(if view.standby { STANDBY } else { OWN }, Ordering::Relaxed),
             None => self.place.load(Ordering::Relaxed),
@@ -245,19 +321,22 @@ impl ServerStatus {
                 if before == OWN {
                     self.moved_to_standby.fetch_add(1, Ordering::Relaxed);
                 }
-                changes.push(Change::MovedToStandby);
+                changes.push(if observed.is_drained { Change::Drained } else { Change::MovedToStandby });
             }
             (STANDBY, Some(View { standby: false, .. })) => {
                 self.moved_back.fetch_add(1, Ordering::Relaxed);
                 changes.push(Change::MovedBack);
             }
             (OWN | STANDBY, Some(_)) if !had_view => changes.push(Change::ViewAgain),
-            (_, None) if had_view => changes.push(Change::ViewLost),
+            (_, None) if had_view && !observed.is_moving => changes.push(Change::ViewLost),
             _ => {}
         }
         if became(&self.is_suspicious, observed.is_suspicious) && observed.is_suspicious {
             self.suspicions.fetch_add(1, Ordering::Relaxed);
-            changes.push(Change::Suspected);
+            // Whoever has drained it stops it.
+            if !observed.is_drained {
+                changes.push(Change::Suspected);
+            }
         }
         if became(&self.unreachable_here, observed.unreachable_here) {
             let unreachable = observed.unreachable_here;
@@ -276,6 +355,9 @@ impl ServerStatus {
         match change {
             Change::MovedToStandby => {
                 warn!(pool, server, "failed over: its guarded keys and tags are on its standby servers");
+            }
+            Change::Drained => {
+                info!(pool, server, "drained: its guarded keys and tags are on its standby servers");
             }
             Change::MovedBack => {
                 info!(pool, server, "failed back: its guarded keys and tags are on the server again");
@@ -340,6 +422,9 @@ mod tests {
             (with(None), &[Change::ViewLost]),
             (with(Some(AWAY)), &[Change::ViewAgain]),
             (with(Some(OWN_PLACE)), &[Change::MovedBack]),
+            (Observation { is_moving: true, ..with(None) }, &[]),
+            (Observation { is_drained: true, ..with(Some(AWAY)) }, &[Change::Drained]),
+            (with(Some(OWN_PLACE)), &[Change::MovedBack]),
             (
                 Observation { unreachable_here: true, other_window: Some(later), ..with(Some(OWN_PLACE)) },
                 &[Change::UnreachableHere, Change::OtherWindow(later)],
@@ -349,7 +434,7 @@ mod tests {
             assert_eq!(server.changes(observed), expected, "{observed:?}");
         }
         let state = status.state(1).unwrap();
-        assert_eq!((state.moved_to_standby, state.moved_back, state.suspicions), (1, 1, 1));
+        assert_eq!((state.moved_to_standby, state.moved_back, state.suspicions), (2, 2, 1));
         assert_eq!(state.standby, Some(false));
     }
 

@@ -17,6 +17,7 @@ mod slabs;
 mod call;
 mod raw;
 mod guarded;
+mod hold;
 mod structures;
 mod in_flight;
 mod scope;

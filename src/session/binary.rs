@@ -3,7 +3,7 @@
 use bytes::{Buf, BytesMut};
 use smallvec::SmallVec;
 
-use super::state::{Session, State};
+use super::state::{Session, State, look_again};
 use super::{LARGE_REQUEST, MAX_PART, Progress, conflicts};
 use crate::auth::Answer;
 use crate::handshake::MAX_WRONG;
@@ -67,6 +67,10 @@ impl<S> Session<'_, S> {
             }
             Parsed::Request { request, consumed } => {
                 if consumed >= LARGE_REQUEST && proxy.is_congested(&client.pending) {
+                    return Progress::Blocked;
+                }
+                if proxy.holds_command(&request.command) {
+                    self.held = look_again();
                     return Progress::Blocked;
                 }
                 let Request { head, command } = request;
@@ -150,6 +154,10 @@ impl<S> Session<'_, S> {
     fn begin_sequence(&mut self, limits: &Limits) -> Progress {
         let Sequence { gets, noop, consumed } =
             Sequence::read(&self.input, limits, self.window.min(MAX_PART));
+        if self.proxy.holds_gets(gets.iter().map(|(_, key)| *key)) {
+            self.held = look_again();
+            return Progress::Blocked;
+        }
         let is_ended = noop.is_some() || gets.last().is_some_and(|(head, _)| !head.opcode.is_quiet());
         let (calls, active, shared) = (&self.calls, self.active, self.client.listener.is_shared());
         let in_flight = self.in_flight.as_deref();

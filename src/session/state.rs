@@ -1,10 +1,12 @@
 //! The state of one client's connection, and the limits that decide whether another request may begin.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::write_queue::WriteQueue;
@@ -26,6 +28,8 @@ const MAX_AWAITED: usize = 16 * 1024 * 1024;
 const FIRST_VALUE: usize = 128 * 1024;
 /// While more bytes than this wait to be written, no further reply is prepared and no request begins.
 pub(super) const MAX_OUTPUT: usize = 256 * 1024;
+/// The pause before a request that waits for the place of its key looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// The minimum buffer space for a read, in bytes.
 pub(super) const READ_SIZE: usize = 8 * 1024;
 /// memcached's default `-I`: the largest value in bytes until a server reports a larger limit.
@@ -113,6 +117,8 @@ pub(super) struct Session<'a, S> {
     pub(super) large_read: Option<Box<UnreadReply>>,
     /// Whether the last flush of the socket has completed.
     pub(super) flushed: bool,
+    /// The request at the front of `input` waits for the place of its key, and looks again then.
+    pub(super) held: Option<Pin<Box<Sleep>>>,
     /// `None` until the first byte.
     pub(super) protocol: Option<ClientProtocol>,
     /// `Some` if the client speaks the binary protocol on a listener with passwords.
@@ -122,6 +128,11 @@ pub(super) struct Session<'a, S> {
     /// The last request was a quiet get of a binary client, which more of them or a `noop` may follow.
     pub(super) in_sequence: bool,
     pub(super) state: State,
+}
+
+/// When to look again whether a request still waits for the place of its key.
+pub(super) fn look_again() -> Option<Pin<Box<Sleep>>> {
+    Some(Box::pin(sleep(LOOK_AGAIN)))
 }
 
 impl<'a, S> Session<'a, S> {
@@ -163,6 +174,7 @@ impl<'a, S> Session<'a, S> {
             unread_since: None,
             large_read: None,
             flushed: true,
+            held: None,
             protocol: None,
             sasl: None,
             connected: None,

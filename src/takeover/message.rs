@@ -6,6 +6,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::failover::Wish;
 use crate::listener::ListenerName;
 use crate::proxy::{MAX_MOVED_MISSES, MovedMiss};
 use crate::session::ClientProtocol;
@@ -65,6 +66,11 @@ pub enum Message {
     },
     /// What was found.
     Repaired(String),
+    /// The first one: the keys of the server of this name are to move to their standby servers, or to return. The reply is `Moved`, or
+    /// `Refused`.
+    Move(Wish, String),
+    /// What has been done.
+    Moved(String),
 }
 
 /// How a configuration is read again.
@@ -145,6 +151,10 @@ impl Message {
             Message::Reload(ReloadMode::Careful) => add("reload", vec![]),
             Message::Reload(ReloadMode::Force) => add("reload", vec!["force".to_owned()]),
             Message::Reload(ReloadMode::DryRun) => add("reload", vec!["dry-run".to_owned()]),
+            Message::Move(wish, server) => {
+                add("move", vec![wish_name(*wish).to_owned(), server.replace('\0', " ")])
+            }
+            Message::Moved(done) => add("moved", vec![done.replace('\0', " ")]),
             Message::Reloaded(changes) => add("reloaded", vec![changes.replace('\0', " ")]),
             Message::Repair { pool, only_count } => add("repair", vec![pool.clone(), only_count.to_string()]),
             Message::Repaired(found) => add("repaired", vec![found.replace('\0', " ")]),
@@ -197,6 +207,8 @@ impl Message {
             ("reload", []) => Message::Reload(ReloadMode::Careful),
             ("reload", ["force"]) => Message::Reload(ReloadMode::Force),
             ("reload", ["dry-run"]) => Message::Reload(ReloadMode::DryRun),
+            ("move", [wish, server]) => Message::Move(wish_of(wish)?, (*server).to_owned()),
+            ("moved", [done]) => Message::Moved((*done).to_owned()),
             ("reloaded", [changes]) => Message::Reloaded((*changes).to_owned()),
             ("repair", [pool, only_count]) => {
                 Message::Repair { pool: (*pool).to_owned(), only_count: parse(only_count)? }
@@ -225,6 +237,17 @@ fn listener_name(kind: &str, address: &str) -> Result<ListenerName, Malformed> {
         "admin" => Ok(ListenerName::Admin(address.to_owned())),
         _ => Err(Malformed::Message),
     }
+}
+
+fn wish_name(wish: Wish) -> &'static str {
+    match wish {
+        Wish::Drain => "drain",
+        Wish::Return => "undrain",
+    }
+}
+
+fn wish_of(name: &str) -> Result<Wish, Malformed> {
+    [Wish::Drain, Wish::Return].into_iter().find(|wish| wish_name(*wish) == name).ok_or(Malformed::Message)
 }
 
 fn protocol_name(protocol: Option<ClientProtocol>) -> &'static str {

@@ -22,6 +22,7 @@ mod client;
 mod differential;
 mod discovery;
 mod dns;
+mod drain;
 mod embedded_is_faithful;
 mod examples;
 mod explain;

@@ -88,15 +88,18 @@ impl World {
         let record = Record {
             fence: 7,
             standby: false,
+            drained: false,
             window: WINDOW,
             grace: WINDOW,
             version: 0,
             settled: true,
+            leaving: false,
             relapses: 0,
             inherited: 0,
         };
         let timing = Timing {
             window: WINDOW,
+            moving: WINDOW,
             fail_after: FAIL_AFTER,
             recover_after: 1 << 20,
             recover_at_most: 1 << 20,

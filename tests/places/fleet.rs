@@ -8,7 +8,7 @@ use kennel::random::Random;
 
 const WINDOW: u32 = 1500;
 const TIMING: Timing =
-    Timing { window: WINDOW, fail_after: 2000, recover_after: 10_000, recover_at_most: 300_000 };
+    Timing { window: WINDOW, moving: 300, fail_after: 2000, recover_after: 10_000, recover_at_most: 300_000 };
 /// As `kennel::monitor` limits the beginnings of rounds, in ms.
 const SHORTEST_PAUSE: u64 = WINDOW as u64 / 32;
 /// 2026, in ms.

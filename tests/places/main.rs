@@ -63,6 +63,20 @@ fn witnesses_that_lose_the_record_again_and_again_bring_no_former_fence_back() {
     println!("{seen:?}");
 }
 
+#[test]
+fn nothing_invalidated_is_fresh_while_a_server_is_drained_and_returns() {
+    let mut seen = world::Seen::default();
+    for seed in seeds(600) {
+        let mut world = World::new(Plan::drawn(seed, None).with_drains());
+        if let Err(why) = world.run() {
+            panic!("seed {seed}: {why}");
+        }
+        seen.add(&world.seen);
+    }
+    println!("{seen:?}");
+    seen.check();
+}
+
 /// Rare: about one of 500 seeds catches it, and of those below 500 one.
 #[test]
 fn lost_copies_must_not_keep_the_former_fence() {

@@ -18,7 +18,7 @@ impl Mutant {
     /// Those that random schedules catch, with a number of seeds among which one does. The model has a schedule for each of the
     /// others (`tests/model/failover/traces.rs`).
     pub const ALL: &[(Mutant, u64)] =
-        &[(Mutant::NoGrace, 200), (Mutant::LeaseInTheGrace, 1200), (Mutant::AcknowledgesWithoutView, 200)];
+        &[(Mutant::NoGrace, 800), (Mutant::LeaseInTheGrace, 1200), (Mutant::AcknowledgesWithoutView, 200)];
 
     /// What the machine is told instead of the replies to its reads.
     pub fn replies(self, replies: &mut [Reply]) {
@@ -45,11 +45,16 @@ impl Mutant {
 }
 
 fn settle(replies: &mut [Reply]) {
+    change(replies, |record| record.settled = true);
+}
+
+fn change(replies: &mut [Reply], change: impl Fn(&mut Record)) {
     for reply in replies {
         if let Reply::Found(value, _) = reply
-            && let Some(record) = Record::decode(value)
+            && let Some(mut record) = Record::decode(value)
         {
-            *value = Record { settled: true, ..record }.encode();
+            change(&mut record);
+            *value = record.encode();
         }
     }
 }

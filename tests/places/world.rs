@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use kennel::failover::{self, Agreement, Moment, Reply, Timing};
+use kennel::failover::{self, Agreement, Moment, Reply, Timing, Wish};
 use kennel::random::Random;
 
 use super::mutants::Mutant;
@@ -50,6 +50,8 @@ enum Fault {
     Pause,
     /// A connection is made anew while the former one is still read by the server.
     Reconnect,
+    /// A process is asked to drain the server, or to let its keys return. Only in plans of its own.
+    Wish,
 }
 
 const FAULTS: [Fault; 8] = [
@@ -98,6 +100,14 @@ impl Plan {
             [Fault::Hang, Fault::Hang, Fault::Cut, Fault::EvictOften, Fault::EvictOften, Fault::EvictOften];
         let kinds = kinds.to_vec();
         Plan { windows, fault: 25, evicts_witnesses: true, kinds, ..self }
+    }
+}
+
+impl Plan {
+    /// The server is drained and returns again and again.
+    pub fn with_drains(mut self) -> Plan {
+        self.kinds.extend([Fault::Wish; 6]);
+        Plan { fault: self.fault.min(40), ..self }
     }
 }
 
@@ -534,6 +544,10 @@ impl World {
                 self.processes[process] = Process { life, epochs, ..process_at(timing, now) };
             }
             Fault::Pause => self.processes[process].paused_until = self.now + self.random.below(3000),
+            Fault::Wish => {
+                let wish = [Some(Wish::Drain), Some(Wish::Return), None][self.random.below(3) as usize];
+                self.processes[process].agreement.wish(wish);
+            }
             Fault::Reconnect => {
                 self.processes[process].connected[server] = false;
                 self.requests.retain(|_, request| request.process != process || !uses_cas(&request.op));
@@ -559,7 +573,7 @@ fn uses_cas(op: &Op) -> bool {
 }
 
 fn timing(window: u32) -> Timing {
-    Timing { window, fail_after: 800, recover_after: 1500, recover_at_most: 3000 }
+    Timing { window, moving: window / 4, fail_after: 800, recover_after: 1500, recover_at_most: 3000 }
 }
 
 fn process_at(timing: Timing, now: u64) -> Process {

@@ -59,7 +59,7 @@ function table(caption, columns, rows, empty) {
 // Servers.
 
 const STATES = { up: "up", down: "down", sick: "sick: too slow", unknown: "not connected yet" };
-const PLACES = { own: "on the server", standby: "on the standby servers", unknown: "not served: no valid view" };
+const PLACES = { own: "on the server", standby: "on the standby servers", drained: "on the standby servers: drained", unknown: "not served: no valid view" };
 const tone = (server) => ({ up: "up", down: "down", sick: "warn" })[server.state] || "";
 
 function ring(pool) {
@@ -76,7 +76,7 @@ function ring(pool) {
     const end = Math.min(to, from + 0.9999);
     const large = end - from > 0.5 ? 1 : 0;
     const path = `M ${point(from, 95)} A 95 95 0 ${large} 1 ${point(end, 95)} L ${point(end, 55)} A 55 55 0 ${large} 0 ${point(from, 55)} Z`;
-    const away = server.keys === "standby" ? " away" : "";
+    const away = server.keys === "standby" || server.keys === "drained" ? " away" : "";
     const arc = drawn("path", { class: `arc ${server.state}${away}`, d: path });
     arc.append(drawn("title", {}, `${at + 1}: ${server.name}, ${STATES[server.state]}, ${percent(server.share)} of the keys`));
     svg.append(arc);

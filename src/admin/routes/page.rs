@@ -167,6 +167,7 @@ fn server(server: &ServerRow) -> Value {
     let keys = server.keys.map(|keys| match keys {
         KeysAt::Own => "own",
         KeysAt::Standby => "standby",
+        KeysAt::Drained => "drained",
         KeysAt::Unknown => "unknown",
     });
     json!({

@@ -1,11 +1,12 @@
 //! A read of one guarded key: its outcome for the client, and the lease or miss that it leaves.
 
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::driver::Driver;
 use super::misses::end_earlier_miss;
@@ -34,6 +35,9 @@ use crate::upstream::pending_replies::{PendingReplies, ReplyId};
 
 mod without_server;
 
+/// The pause before a read that waits for the place of its key looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
 /// A read in flight.
 pub(crate) struct GuardedRead {
     pub(crate) key: GuardedKey,
@@ -59,6 +63,8 @@ enum State {
     Touching(Box<Driver<Modify>>, Hit, ItemMarks),
     /// The key's server gives no answer, and another client builds the value.
     Outage(Box<OutageWait>),
+    /// Its place is about to move, or an item that it needs is in one that is.
+    Held(Pin<Box<Sleep>>),
     /// A value is being taken over from the previous placement.
     TakingOver(Box<TakeOver>),
     Done(ReadOutcome),
@@ -318,6 +324,19 @@ impl GuardedRead {
                     }
                 }
             }
+            State::Held(timer) => {
+                if timer.as_mut().poll(cx).is_pending() {
+                    return false;
+                }
+                match proxy.holds_guarded(&self.key) {
+                    true => self.state = State::Held(Box::pin(sleep(LOOK_AGAIN))),
+                    false => {
+                        self.key = proxy.placed_again(&self.key);
+                        self.read_again(scope);
+                    }
+                }
+                return self.poll(exptime, tags, may_wait, won, scope, cx);
+            }
             State::TakingOver(take_over) => match take_over.poll(&self.key, proxy, client) {
                 Poll::Pending => return false,
                 Poll::Ready(Some(end)) => self.finish(end, may_wait, won, scope),
@@ -357,6 +376,11 @@ impl GuardedRead {
         }
         if !matches!(end, ReadEnd::Failed(Failure::NoView)) {
             return false;
+        }
+        if proxy.holds_guarded(&self.key) {
+            self.share(None, proxy);
+            self.state = State::Held(Box::pin(sleep(LOOK_AGAIN)));
+            return true;
         }
         let key = proxy.placed_again(&self.key);
         if !key.has_view() || key.place == self.key.place {

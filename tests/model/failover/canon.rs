@@ -123,17 +123,20 @@ impl Canon<'_> {
 
     fn record(&mut self, record: &Record) {
         self.tokens.push(record.fence | FENCE);
-        let bits = u64::from(record.standby) | u64::from(record.settled) << 1;
+        let bits = u64::from(record.standby)
+            | u64::from(record.settled) << 1
+            | u64::from(record.leaving) << 2
+            | u64::from(record.drained) << 3;
         self.number(bits | u64::from(record.window) << 8 | u64::from(record.grace) << 16);
     }
 
     /// As the machine writes a record: `relapses` and `version` change nothing here.
     fn record_of(&mut self, fields: &mut Fields) {
         // The servers do not change, so nothing is inherited.
-        let [fence, standby, window, grace, _version, settled, _relapses, _inherited] =
+        let [fence, standby, drained, window, grace, _version, settled, leaving, _relapses, _inherited] =
             std::array::from_fn(|_| fields.next());
         self.tokens.push(fence | FENCE);
-        self.number(standby | settled << 1 | window << 8 | grace << 16);
+        self.number(standby | settled << 1 | leaving << 2 | drained << 3 | window << 8 | grace << 16);
     }
 
     fn option(&mut self, fields: &mut Fields) -> bool {
@@ -146,13 +149,30 @@ impl Canon<'_> {
         let mut fields = Fields::default();
         agreement.hash(&mut fields);
         // The configuration.
-        fields.skip(4);
+        fields.skip(5);
         if self.option(&mut fields) {
             self.record_of(&mut fields);
             let sent = fields.next();
             self.age(sent);
             let grace_until = fields.next();
             self.ahead(grace_until);
+            // Whether requests wait.
+            fields.skip(1);
+        }
+        // The former view.
+        if self.option(&mut fields) {
+            let [fence, _standby, _inherited, until] = std::array::from_fn(|_| fields.next());
+            self.tokens.push(fence | FENCE);
+            self.ahead(until);
+        }
+        // Since when a move has been announced.
+        if self.option(&mut fields) {
+            let since = fields.next();
+            self.age(since);
+        }
+        if self.option(&mut fields) {
+            let wish = fields.next();
+            self.number(wish);
         }
         let window = fields.next();
         self.number(window);

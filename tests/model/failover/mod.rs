@@ -52,7 +52,8 @@ fn keeps_the_promises(plan: &Plan) {
     }
 }
 
-const NOTHING: Left = Left { failures: 0, refusals: 0, delays: 0, losses: 0, flushes: 0, restarts: 0 };
+const NOTHING: Left =
+    Left { failures: 0, refusals: 0, delays: 0, losses: 0, flushes: 0, restarts: 0, wishes: 0 };
 
 /// Each copy is read at a time of its own.
 fn split(name: &'static str, left: Left) -> Plan {
@@ -75,6 +76,18 @@ fn places_do_not_overlap_in_a_new_pool() {
 #[test]
 fn places_do_not_overlap_when_a_server_fails_and_returns() {
     keeps_the_promises(&Plan::new("a refusal", Left { refusals: 1, ..NOTHING }));
+}
+
+#[test]
+fn places_do_not_overlap_when_a_server_is_drained() {
+    keeps_the_promises(&Plan::new("drained", Left { wishes: 1, ..NOTHING }));
+    keeps_the_promises(&Plan::new("drained, back", Left { wishes: 2, ..NOTHING }));
+}
+
+#[test]
+fn places_need_an_announced_move_to_wait_for_views() {
+    let plan = Plan { windows: [4; 2], ..Plan::new("small", Left { wishes: 1, ..NOTHING }) };
+    is_caught(Mutant::MovesAtOnce, plan);
 }
 
 #[test]
@@ -109,7 +122,7 @@ fn places_need_questions_and_answers() {
 /// Walks with more faults than a search can end with.
 #[test]
 fn places_do_not_overlap_on_random_walks() {
-    let left = Left { failures: 6, refusals: 4, delays: 3, losses: 3, flushes: 1, restarts: 2 };
+    let left = Left { failures: 6, refusals: 4, delays: 3, losses: 3, flushes: 1, restarts: 2, wishes: 3 };
     for guarded in [None, Some(false), Some(true)] {
         for whole_reads in [true, false] {
             let slow = if whole_reads { 0 } else { 3 };

@@ -17,6 +17,8 @@ pub struct Left {
     pub flushes: u8,
     /// A sidecar restarts.
     pub restarts: u8,
+    /// A sidecar is asked to drain the server, or to let its keys return.
+    pub wishes: u8,
 }
 
 /// What a run explores.
@@ -44,7 +46,8 @@ pub struct Plan {
 
 impl Plan {
     pub fn new(name: &'static str, left: Left) -> Plan {
-        let limit = Left { failures: 1, refusals: 1, delays: 1, losses: 1, flushes: 1, restarts: 1 };
+        let limit =
+            Left { failures: 1, refusals: 1, delays: 1, losses: 1, flushes: 1, restarts: 1, wishes: 1 };
         let (is_new, windows, whole_reads, slow) = (false, [2; 2], true, 0);
         let (guarded, asks, mutant, most) = (None, false, None, None);
         Plan { name, is_new, windows, whole_reads, slow, left, limit, guarded, asks, mutant, most }
@@ -66,6 +69,8 @@ pub enum Mutant {
     ViewOfOneCopy,
     /// The record of two copies is written onto the third, which has lost it.
     CopiesTheRecord,
+    /// A planned move does not wait for the views that were read before it was announced.
+    MovesAtOnce,
     /// Each sidecar has a window of its own.
     WindowsDiffer,
     /// A copy is written whatever it holds.
@@ -105,6 +110,9 @@ impl Mutant {
             Mutant::NoGrace => change(&mut replies[..3], |record| record.settled = true),
             Mutant::GraceOnlyWhereThePlaceChanges => change(&mut replies[..3], |record| {
                 record.settled |= known.is_some_and(|known| known.standby == record.standby);
+            }),
+            Mutant::MovesAtOnce => change(&mut replies[..3], |record| {
+                record.grace = if record.leaving { 0 } else { record.grace };
             }),
             Mutant::WindowsDiffer => change(&mut replies[..3], |record| {
                 (record.window, record.grace) = (window, window);

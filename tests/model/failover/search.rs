@@ -25,6 +25,7 @@ impl Step {
             | Step::Lose(_)
             | Step::Flush
             | Step::Asked(_)
+            | Step::Wish(..)
             | Step::Restart(_) => Kind::Wrong,
             _ => Kind::Step,
         }

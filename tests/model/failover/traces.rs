@@ -65,7 +65,7 @@ impl Trace<'_> {
 }
 
 fn plan(guarded: Option<bool>) -> Plan {
-    let left = Left { failures: 9, refusals: 1, delays: 9, losses: 9, flushes: 9, restarts: 9 };
+    let left = Left { failures: 9, refusals: 1, delays: 9, losses: 9, flushes: 9, restarts: 9, wishes: 9 };
     let base = Plan::new("trace", left);
     let limit = Left { refusals: 0, failures: 0, ..base.limit };
     Plan { guarded, limit, slow: 20, ..base }

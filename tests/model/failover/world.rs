@@ -1,6 +1,6 @@
 //! Two sidecars, three servers with a copy of the record each, and what happens to them.
 
-use kennel::failover::{Agreement, Cas, Item, Moment, Operation, Record, Reply, Timing, View};
+use kennel::failover::{Agreement, Cas, Item, Moment, Operation, Record, Reply, Timing, View, Wish};
 
 use super::guarded::Guarded;
 use super::plan::{Left, Mutant, Plan};
@@ -91,6 +91,8 @@ pub enum Step {
     Flush,
     /// A sidecar restarts.
     Restart(usize),
+    /// A sidecar is asked to drain the server, or the next time to let its keys return.
+    Wish(usize, Wish),
     /// Something happens to the questions, or to who reaches the server.
     Asked(super::suspicion::Step),
     /// A step of a guarded operation.
@@ -98,7 +100,7 @@ pub enum Step {
 }
 
 pub fn timing(window: u32) -> Timing {
-    Timing { window, fail_after: 1 << 20, recover_after: 0, recover_at_most: 0 }
+    Timing { window, moving: 1, fail_after: 1 << 20, recover_after: 0, recover_at_most: 0 }
 }
 
 impl World {
@@ -166,8 +168,16 @@ impl World {
         let record = |record: Option<Record>| match record {
             None => "-".into(),
             Some(it) => {
-                let place = if it.standby { "standby" } else { "own" };
-                let state = if it.settled { ", settled" } else { "" };
+                let place = match (it.standby, it.drained) {
+                    (false, _) => "own",
+                    (true, false) => "standby",
+                    (true, true) => "drained",
+                };
+                let state = match (it.settled, it.leaving) {
+                    (_, true) => ", leaving",
+                    (true, false) => ", settled",
+                    (false, false) => "",
+                };
                 format!("{}@{place}{state}", it.fence & 0xf_ffff)
             }
         };
@@ -221,6 +231,10 @@ impl World {
             }
             if self.left.restarts > 0 {
                 steps.push(Step::Restart(at));
+            }
+            if self.left.wishes > 0 {
+                let is_away = self.view(at).is_some_and(|view| view.standby);
+                steps.push(Step::Wish(at, if is_away { Wish::Return } else { Wish::Drain }));
             }
         }
         steps.extend((0..self.late.len()).map(Step::Land));
@@ -323,6 +337,12 @@ impl World {
                 if let Some(guarded) = &mut world.guarded {
                     guarded.forget(at);
                 }
+            }
+            Step::Wish(at, wish) => {
+                world.left.wishes -= 1;
+                // Nobody asks for the opposite at the same time.
+                world.sidecars.iter_mut().for_each(|sidecar| sidecar.agreement.wish(None));
+                world.sidecars[at].agreement.wish(Some(wish));
             }
             Step::Asked(step) => world.asked.iter_mut().for_each(|asked| asked.take(step)),
             Step::Guarded(step) => Guarded::take(&mut world, step, plan),
