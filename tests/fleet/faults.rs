@@ -44,6 +44,21 @@ pub async fn lossless(world: Rc<World>, time: Duration) {
     world.net.cut_nothing_later();
 }
 
+/// What is sent between a sidecar and a server arrives late, so that the commands of one round trip are carried out at moments far
+/// apart. No request times out.
+pub async fn slow_links(world: Rc<World>, time: Duration) {
+    let mut random = world.fork();
+    let until = Instant::now() + time;
+    while Instant::now() < until {
+        let sidecar = random.below(world.setup.sidecars as u64) as usize;
+        let server = random.below(world.setup.servers as u64) as usize;
+        world.net.set_held(sidecar, server, true);
+        sleep(Duration::from_millis(5 + random.below(25))).await;
+        world.net.set_held(sidecar, server, false);
+        sleep(Duration::from_millis(random.below(10))).await;
+    }
+}
+
 /// Servers are killed and come back empty, one at a time, beside the faults above.
 pub async fn killed_servers(world: Rc<World>, time: Duration) {
     let mut random = world.fork();

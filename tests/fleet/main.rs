@@ -3,6 +3,7 @@
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
+mod bumps;
 mod client;
 mod commands;
 mod coverage;
