@@ -89,7 +89,9 @@ impl Views {
     pub fn hold(&self, server: usize, hold: Option<Hold>) {
         let Hold { until, has_view } = hold.unwrap_or(Hold { until: 0, has_view: false });
         self.cells[server].held.store(until << 1 | u64::from(has_view), Ordering::SeqCst);
-        self.held.fetch_max(until, Ordering::SeqCst);
+        // 0 once no request waits, so that requests read no clock.
+        let latest = self.cells.iter().map(|cell| cell.held.load(Ordering::SeqCst) >> 1).max();
+        self.held.store(latest.unwrap_or(0), Ordering::SeqCst);
     }
 
     /// Whether requests for any server may have to wait.
@@ -182,8 +184,11 @@ mod tests {
         );
         views.hold(0, hold(true));
         assert!(views.holds(0, 50) && !views.holds(0, 90) && views.holds_any(50));
+        views.hold(1, hold(true));
         views.hold(0, None);
-        assert!(!views.holds(0, 50));
+        assert!(!views.holds(0, 50) && views.may_hold(|| 50));
+        views.hold(1, None);
+        assert!(!views.may_hold(|| unreachable!("nobody waits")));
         let standby = View { fence: 8, standby: true, inherited: 0 };
         views.publish(0, Some((standby, 200)));
         assert_eq!(views.get(0, 150), Some(standby));

@@ -125,17 +125,20 @@ impl PoolRepair {
             // Another sidecar may have stored what this one has found.
             self.status.clear();
         }
-        if lacking.is_empty()
+        // One that says nothing may be whole: it is asked again.
+        let repairable: Vec<_> =
+            lacking.into_iter().filter(|(at, _)| order.is_some() || seen[*at] != Seen::Silent).collect();
+        if repairable.is_empty()
             || order.is_none() && (self.status.rate() == 0 || Instant::now() < self.not_before)
         {
             return;
         }
-        if order.is_some() && lacking.iter().any(|(at, _)| seen[*at] == Seen::Leased) {
+        if order.is_some() && repairable.iter().any(|(at, _)| seen[*at] == Seen::Leased) {
             // Once the other one is done, or has lost its leases.
             self.status.postpone();
             return;
         }
-        self.repair(views, lacking, &seen, order).await;
+        self.repair(views, repairable, &seen, order).await;
     }
 
     async fn repair(
