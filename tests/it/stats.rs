@@ -405,6 +405,9 @@ fn stats_kennel_has_the_metrics_of_the_sidecar_for_clients_without_the_admin_add
     let kennel = sidecar(&servers);
     fill(&kennel);
     let mut client = kennel.client();
+    eventually("the client that filled it has gone", || {
+        stats(&mut client, "kennel")["kennel_client_connections"] == "1"
+    });
     let own = stats(&mut client, "kennel");
     let metrics = kennel.metrics();
     for name in ["kennel_client_connections", "kennel_leases_live", "kennel_tag_bumps_total"] {
