@@ -45,16 +45,15 @@ fn main() -> ExitCode {
             return cli::init::run(init, env::var(cli::init::SERVERS_VARIABLE).ok().as_deref());
         }
         Some(Command::Reload { control, dry_run, force }) => {
-            let mode = cli::reload::mode(*dry_run, *force);
-            return cli::reload::run(location.path(), control.as_deref(), mode);
+            return cli::control::reload(location.path(), control.as_deref(), *dry_run, *force);
         }
         Some(Command::Repair { pool, dry_run, control }) => {
-            return cli::repair::run(location.path(), control.as_deref(), pool, *dry_run);
+            return cli::control::repair(location.path(), control.as_deref(), pool, *dry_run);
         }
         Some(Command::Ring { pool, json, old, new }) => {
             return cli::ring::run(old, new, pool.as_deref(), *json);
         }
-        Some(Command::Server { command }) => return cli::server::run(command, location.path()),
+        Some(Command::Server { command }) => return cli::control::server(location.path(), command),
         Some(Command::Tag { command }) => {
             let (action, names) = match command {
                 TagCommand::Bump { names } => (cli::tag::Action::Bump, names),

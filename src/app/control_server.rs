@@ -109,27 +109,15 @@ async fn converse(channel: Channel, adopter: Arc<Adopter>, requests: ControlRequ
         }
         Ok(Received { message: Message::Deliver, .. }) => receive_clients(channel, process, adopter).await,
         Ok(Received { message: Message::Reload(mode), .. }) => {
-            let reply = match request_reload(&requests.reloads, AskedBy::ControlSocket, mode).await {
-                Ok(changes) => Message::Reloaded(cut(changes)),
-                Err(mistakes) => Message::Refused(cut(mistakes)),
-            };
-            // Whoever asked may be gone.
-            let _ = channel.send(&reply, &[], REPLY_TIMEOUT).await;
+            let asked = request_reload(&requests.reloads, AskedBy::ControlSocket, mode);
+            reply(&channel, asked.await).await;
         }
         Ok(Received { message: Message::Repair { pool, only_count }, .. }) => {
             let order = if only_count { RepairOrder::Count } else { RepairOrder::Repair };
-            let reply = match requests.view.repair(&pool, order).await {
-                Ok(found) => Message::Repaired(cut(found)),
-                Err(why) => Message::Refused(cut(why)),
-            };
-            let _ = channel.send(&reply, &[], REPLY_TIMEOUT).await;
+            reply(&channel, requests.view.repair(&pool, order).await).await;
         }
         Ok(Received { message: Message::Move(wish, server), .. }) => {
-            let reply = match requests.view.move_keys(server, wish).await {
-                Ok(done) => Message::Moved(done),
-                Err(why) => Message::Refused(why),
-            };
-            let _ = channel.send(&reply, &[], REPLY_TIMEOUT).await;
+            reply(&channel, requests.view.move_keys(server, wish).await).await;
         }
         Ok(_) => channel.refuse("unexpected message").await,
         // It only looked whether somebody listens.
@@ -139,6 +127,12 @@ async fn converse(channel: Channel, adopter: Arc<Adopter>, requests: ControlRequ
             channel.refuse(error.to_string()).await;
         }
     }
+}
+
+/// What has been done, or why it is refused. Whoever asked may be gone.
+async fn reply(channel: &Channel, done: Result<String, String>) {
+    let reply = done.map_or_else(|why| Message::Refused(cut(why)), |what| Message::Done(cut(what)));
+    let _ = channel.send(&reply, &[], REPLY_TIMEOUT).await;
 }
 
 /// Serves the clients of a process that has been taken over, until it has none left.

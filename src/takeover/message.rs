@@ -52,25 +52,21 @@ pub enum Message {
     Clients(Vec<MovedClient>),
     /// The clients of the last message have been taken over.
     Taken,
-    /// The first one: the receiver is to read its configuration again. The reply is `Reloaded`, or `Refused` with the mistakes.
+    /// The first one: the receiver is to read its configuration again. The reply is `Done`, or `Refused` with the mistakes.
     Reload(ReloadMode),
-    /// What has changed, or would.
-    Reloaded(String),
-    /// The first one: the receiver is to store lost copies of this pool again, or only to count them. The reply is `Repaired`, or
-    /// `Refused` with why not all are there.
+    /// The first one: the receiver is to store lost copies of this pool again, or only to count them. The reply is `Done`, or `Refused`
+    /// with why not all are there.
     Repair {
         /// The pool.
         pool: String,
         /// Whether they are only counted.
         only_count: bool,
     },
-    /// What was found.
-    Repaired(String),
-    /// The first one: the keys of the server of this name are to move to their standby servers, or to return. The reply is `Moved`, or
+    /// The first one: the keys of the server of this name are to move to their standby servers, or to return. The reply is `Done`, or
     /// `Refused`.
     Move(Wish, String),
-    /// What has been done.
-    Moved(String),
+    /// What has been done, found, or would change.
+    Done(String),
 }
 
 /// How a configuration is read again.
@@ -154,10 +150,8 @@ impl Message {
             Message::Move(wish, server) => {
                 add("move", vec![wish_name(*wish).to_owned(), server.replace('\0', " ")])
             }
-            Message::Moved(done) => add("moved", vec![done.replace('\0', " ")]),
-            Message::Reloaded(changes) => add("reloaded", vec![changes.replace('\0', " ")]),
             Message::Repair { pool, only_count } => add("repair", vec![pool.clone(), only_count.to_string()]),
-            Message::Repaired(found) => add("repaired", vec![found.replace('\0', " ")]),
+            Message::Done(what) => add("done", vec![what.replace('\0', " ")]),
         }
         fields.join("\0").into_bytes()
     }
@@ -208,12 +202,10 @@ impl Message {
             ("reload", ["force"]) => Message::Reload(ReloadMode::Force),
             ("reload", ["dry-run"]) => Message::Reload(ReloadMode::DryRun),
             ("move", [wish, server]) => Message::Move(wish_of(wish)?, (*server).to_owned()),
-            ("moved", [done]) => Message::Moved((*done).to_owned()),
-            ("reloaded", [changes]) => Message::Reloaded((*changes).to_owned()),
             ("repair", [pool, only_count]) => {
                 Message::Repair { pool: (*pool).to_owned(), only_count: parse(only_count)? }
             }
-            ("repaired", [found]) => Message::Repaired((*found).to_owned()),
+            ("done", [what]) => Message::Done((*what).to_owned()),
             _ => return Err(Malformed::Message),
         };
         Ok(message)
@@ -325,9 +317,10 @@ mod tests {
             Message::Reload(ReloadMode::Careful),
             Message::Reload(ReloadMode::Force),
             Message::Reload(ReloadMode::DryRun),
-            Message::Reloaded("rules: 2 now\n".to_owned()),
             Message::Repair { pool: "main".to_owned(), only_count: true },
-            Message::Repaired("nothing\n".to_owned()),
+            Message::Move(Wish::Drain, "10.0.0.1:11211".to_owned()),
+            Message::Move(Wish::Return, "10.0.0.1:11211".to_owned()),
+            Message::Done("rules: 2 now\n".to_owned()),
         ]
     }
 

@@ -12,25 +12,19 @@ use super::schedules::fleet;
 use super::seeds::for_each_seed;
 use super::world::{Setup, World, run};
 
-const RULES: [&str; 2] = [
-    r#"
+macro_rules! rules {
+    () => {
+        r#"
 [[rules]]
 name = "tagged"
 match = "tagged:*"
 tags = ["tagged"]
 on_tag = "drop"
-"#,
-    r#"
-[tags]
-cache = "200ms"
+"#
+    };
+}
 
-[[rules]]
-name = "tagged"
-match = "tagged:*"
-tags = ["tagged"]
-on_tag = "drop"
-"#,
-];
+const RULES: [&str; 2] = [rules!(), concat!("[tags]\ncache = \"200ms\"\n", rules!())];
 
 /// What the first of two clients sends beside the other's bump, and set behind it. Each creates the key, or may claim it.
 const BESIDE_A_BUMP: [&str; 7] = [

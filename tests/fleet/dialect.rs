@@ -1,6 +1,7 @@
 //! How a client says a command, and what the reply means: classic, meta or binary, quiet or not.
 
 use super::linearizability::{Command, Response};
+use super::mixed_commands;
 
 /// What a connection speaks. memcached derives binary from the first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,15 +213,8 @@ fn binary(key: &str, command: &Command, exptime: u32, quiet: bool) -> Vec<u8> {
     };
     let unique = if let Command::Cas { unique, .. } = command { *unique } else { 0 };
     let value = value_of(command).unwrap_or_default();
-    let packet = |opcode, extras: &[u8], key: &str, value: &str| {
-        let length = u32::try_from(extras.len() + key.len() + value.len()).expect("it is short");
-        let mut packet = vec![0x80, opcode, 0, key.len() as u8, extras.len() as u8, 0, 0, 0];
-        packet.extend_from_slice(&length.to_be_bytes());
-        packet.extend_from_slice(&[0; 4]);
-        packet.extend_from_slice(&unique.to_be_bytes());
-        [&packet[..], extras, key.as_bytes(), value.as_bytes()].concat()
-    };
-    let mut bytes = packet(if quiet { quiet_opcode } else { opcode }, &extras, key, value);
+    let mut bytes =
+        mixed_commands::packet(if quiet { quiet_opcode } else { opcode }, &extras, key, value, unique);
     if quiet {
         bytes.extend([&[0x80, NOOP][..], &[0; HEADER - 2]].concat());
     }

@@ -303,7 +303,7 @@ impl Talker {
 }
 
 /// A binary command.
-fn packet(opcode: u8, extras: &[u8], key: &str, value: &str, unique: u64) -> Vec<u8> {
+pub fn packet(opcode: u8, extras: &[u8], key: &str, value: &str, unique: u64) -> Vec<u8> {
     let length = u32::try_from(extras.len() + key.len() + value.len()).expect("it is short");
     let mut packet = vec![0x80, opcode, 0, key.len() as u8, extras.len() as u8, 0, 0, 0];
     packet.extend_from_slice(&length.to_be_bytes());

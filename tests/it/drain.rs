@@ -248,23 +248,41 @@ fn what_cannot_be_drained_is_refused_and_a_drained_server_stays_so_until_it_is_a
 
 #[test]
 fn the_command_drains_over_the_control_socket_and_says_why_not() {
-    let servers = memcacheds(2);
     let dir = temp_dir();
-    let socket = dir.join("control.sock");
-    let toml = without_failover(&toml(&addresses(&servers)).replace(TIMES, ""));
-    let toml = toml.replace("copies = 2\n", "");
-    let kennel = Kennel::start(&toml.replacen("[admin]\n", &format!("[admin]\ncontrol = {socket:?}\n"), 1));
-    for (command, name, why) in [
-        ("drain", addresses(&servers)[0].as_str(), "does not fail over"),
-        ("undrain", "nobody", "no pool has a server nobody"),
-    ] {
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_kennel"))
-            .args(["server", command, "--control", &socket.display().to_string(), name])
-            .output()
-            .expect("it runs");
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && error.contains(why), "{error}");
-    }
-    drop(kennel);
+    let run = |toml: &str, commands: &[(&str, &str, &str)]| {
+        let socket = dir.join("control.sock");
+        let _kennel =
+            Kennel::start(&toml.replacen("[admin]\n", &format!("[admin]\ncontrol = {socket:?}\n"), 1));
+        for (command, name, expected) in commands {
+            let output = std::process::Command::new(env!("CARGO_BIN_EXE_kennel"))
+                .args(["server", command, "--control", &socket.display().to_string(), name])
+                .output()
+                .expect("it runs");
+            let does = expected.starts_with("the ");
+            let told =
+                String::from_utf8_lossy(if does { &output.stdout } else { &output.stderr }).into_owned();
+            assert!(output.status.success() == does && told.contains(expected), "{command} {name}: {told}");
+        }
+    };
+    let servers = memcacheds(2);
+    let names = addresses(&servers);
+    let fixed = without_failover(&toml(&names).replace(TIMES, "")).replace("copies = 2\n", "");
+    run(
+        &fixed,
+        &[("drain", &names[0], "does not fail over"), ("undrain", "nobody", "no pool has a server nobody")],
+    );
+    let servers = memcacheds(3);
+    let names = addresses(&servers);
+    let done =
+        |place| format!("the guarded keys, tags and copies of {} (pool main) are on {place}", names[0]);
+    let (away, back) = (done("their standby servers"), done("it again"));
+    run(
+        &toml(&names),
+        &[
+            ("drain", &names[0], &away),
+            ("drain", &names[0], "drained already"),
+            ("undrain", &names[0], &back),
+        ],
+    );
     let _ = std::fs::remove_dir_all(dir);
 }

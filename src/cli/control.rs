@@ -1,4 +1,6 @@
-//! `kennel reload`: has the running sidecar read its configuration again, over its control socket.
+//! What a running sidecar is asked for over its control socket: `kennel reload`, `repair`, and `server drain` or `undrain`.
+//! Each asks the sidecar at the socket `control`; without it, at that of the configuration file at `path` and the environment. It prints
+//! to stdout what has been done and returns 0, or prints to stderr why not and returns 1.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -7,43 +9,68 @@ use std::time::Duration;
 
 use tokio::runtime;
 
+use super::arguments::{MovedServer, ServerCommand};
 use crate::config;
+use crate::failover::Wish;
 use crate::systemd;
 use crate::takeover::{self, Message, ReloadMode};
 
-/// How long the sidecar may take. It looks servers up, and waits until no request uses the former configuration.
-const TIMEOUT: Duration = Duration::from_secs(60);
-/// How long it may take to read the request.
+/// How long a reload may take. It looks servers up, and waits until no request uses the former configuration.
+const RELOAD: Duration = Duration::from_secs(60);
+/// How long a repair may take: for a billion copies at the default rate.
+const REPAIR: Duration = Duration::from_secs(6 * 24 * 3600);
+/// How long a move of keys may take. A return waits for `recover_after`, and a move for some windows, each of which may be minutes.
+const MOVE: Duration = Duration::from_secs(15 * 60);
+/// How long the sidecar may take to read what it is asked for.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Asks the sidecar at the control socket `control`; without it, that of the configuration file at `path` and the environment. Prints
-/// what has changed, or would, to stdout and returns 0, or prints the mistakes, or what would be lost, to stderr and returns 1.
-pub fn run(path: Option<&Path>, control: Option<&Path>, mode: ReloadMode) -> ExitCode {
+/// Has it read its configuration again.
+pub fn reload(path: Option<&Path>, control: Option<&Path>, dry_run: bool, force: bool) -> ExitCode {
+    let mode = match (dry_run, force) {
+        (true, _) => ReloadMode::DryRun,
+        (false, true) => ReloadMode::Force,
+        (false, false) => ReloadMode::Careful,
+    };
+    run("reload", path, control, &Message::Reload(mode), RELOAD)
+}
+
+/// Has it store lost copies again, or count them.
+pub fn repair(path: Option<&Path>, control: Option<&Path>, pool: &str, only_count: bool) -> ExitCode {
+    run("repair", path, control, &Message::Repair { pool: pool.to_owned(), only_count }, REPAIR)
+}
+
+/// Has it move the keys of a server of its pools, for the whole fleet.
+pub fn server(path: Option<&Path>, command: &ServerCommand) -> ExitCode {
+    let (name, wish, MovedServer { control, server }) = match command {
+        ServerCommand::Drain(server) => ("server drain", Wish::Drain, server),
+        ServerCommand::Undrain(server) => ("server undrain", Wish::Return, server),
+    };
+    run(name, path, control.as_deref(), &Message::Move(wish, server.to_owned()), MOVE)
+}
+
+fn run(
+    name: &str,
+    path: Option<&Path>,
+    control: Option<&Path>,
+    order: &Message,
+    limit: Duration,
+) -> ExitCode {
     let socket = control.map_or_else(|| configured(path), |control| Ok(control.to_owned()));
-    match socket.and_then(|socket| reload(&socket, mode)) {
-        Ok(changes) => {
+    match socket.and_then(|socket| ask(&socket, order, limit)) {
+        Ok(done) => {
             // The exit code matters even if stdout is closed.
-            let _ = write!(io::stdout(), "{changes}");
+            let _ = write!(io::stdout(), "{done}");
             ExitCode::SUCCESS
         }
         Err(why) => {
-            let _ = writeln!(io::stderr(), "kennel reload: {}", why.trim_end());
+            let _ = writeln!(io::stderr(), "kennel {name}: {}", why.trim_end());
             ExitCode::FAILURE
         }
     }
 }
 
-/// How the flags of the command say to read it.
-pub fn mode(dry_run: bool, force: bool) -> ReloadMode {
-    match (dry_run, force) {
-        (true, _) => ReloadMode::DryRun,
-        (false, true) => ReloadMode::Force,
-        (false, false) => ReloadMode::Careful,
-    }
-}
-
 /// The control socket of a configuration.
-pub(super) fn configured(path: Option<&Path>) -> Result<PathBuf, String> {
+fn configured(path: Option<&Path>) -> Result<PathBuf, String> {
     let control = config::admin_access(path, config::environment())?.control;
     match &control[..] {
         "" => Err("admin.control is \"\": there is no control socket; SIGHUP reloads too".to_owned()),
@@ -56,15 +83,8 @@ pub(super) fn configured(path: Option<&Path>) -> Result<PathBuf, String> {
     }
 }
 
-fn reload(socket: &Path, mode: ReloadMode) -> Result<String, String> {
-    match ask(socket, &Message::Reload(mode), TIMEOUT)? {
-        Message::Reloaded(changes) => Ok(changes),
-        _ => Err(format!("{}: unexpected message", socket.display())),
-    }
-}
-
-/// Asks the sidecar at a control socket, which may take so long to reply. The error is what it refuses, too.
-pub(super) fn ask(socket: &Path, message: &Message, limit: Duration) -> Result<Message, String> {
+/// What the sidecar at a control socket has done. The error is what it refuses, too.
+fn ask(socket: &Path, order: &Message, limit: Duration) -> Result<String, String> {
     let shown = socket.display();
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| error.to_string())?.block_on(async {
@@ -80,10 +100,11 @@ pub(super) fn ask(socket: &Path, message: &Message, limit: Duration) -> Result<M
         };
         let channel = takeover::connect(socket).map_err(failed)?;
         let channel = channel.ok_or_else(|| format!("{shown}: no sidecar listens there"))?;
-        channel.send(message, &[], SEND_TIMEOUT).await.map_err(failed)?;
+        channel.send(order, &[], SEND_TIMEOUT).await.map_err(failed)?;
         match channel.receive(limit).await.map_err(failed)?.message {
+            Message::Done(what) => Ok(what),
             Message::Refused(why) => Err(why),
-            reply => Ok(reply),
+            _ => Err(format!("{shown}: unexpected message")),
         }
     })
 }
@@ -109,7 +130,7 @@ mod tests {
         }
         std::fs::remove_file(path).unwrap();
         assert!(
-            reload(Path::new("/nonexistent/c"), ReloadMode::Careful)
+            ask(Path::new("/nonexistent/c"), &Message::Reload(ReloadMode::Careful), RELOAD)
                 .unwrap_err()
                 .contains("no sidecar listens there")
         );
