@@ -471,7 +471,8 @@ fn conflicts(
     let is_passed = |pending: &PendingCall| shared && pending.call.waits_for_build();
     match in_flight {
         _ if active == 0 => false,
-        Some(in_flight) if !shared || !in_flight.conflicts(set) => in_flight.conflicts(set),
+        Some(in_flight) if !in_flight.conflicts(set) => false,
+        Some(_) if !shared => true,
         _ => calls.iter().any(|pending| pending.call.accesses().conflicts(set) && !is_passed(pending)),
     }
 }

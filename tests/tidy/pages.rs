@@ -77,7 +77,8 @@ pub(crate) fn dead_links(path: &str, text: &str) -> Vec<String> {
 /// The most words of a decision.
 const DECISION: usize = 150;
 
-/// Decisions that are longer than a page, and numbers that two of them have or none.
+/// Decisions that are longer than a page, numbers that two of them have or none, and links that show another number than that of the
+/// decision.
 pub(crate) fn wrong_decisions(pages: &[(String, String)]) -> Vec<String> {
     let is_one = |(path, _): &&(String, String)| path.starts_with("docs/decisions/");
     let decisions: BTreeMap<_, _> = pages.iter().filter(is_one).map(|(path, text)| (path, text)).collect();
@@ -89,6 +90,18 @@ pub(crate) fn wrong_decisions(pages: &[(String, String)]) -> Vec<String> {
         let words = text.split_whitespace().count();
         if words > DECISION {
             problems.push(format!("{path}: has {words} words, and may have {DECISION}"));
+        }
+    }
+    for (path, text) in pages {
+        let links = text
+            .match_indices("](")
+            .filter_map(|(at, _)| Some((text.get(at.checked_sub(4)?..at)?, &text[at..])));
+        for (label, link) in links.filter(|(label, _)| label.bytes().all(|byte| byte.is_ascii_digit())) {
+            let number =
+                link.split_once("decisions/").and_then(|(before, rest)| (before.len() < 9).then_some(rest));
+            if number.is_some_and(|rest| !rest.starts_with(label)) {
+                problems.push(format!("{path}: a link shows the number {label} of another decision"));
+            }
         }
     }
     problems
@@ -358,6 +371,14 @@ mod tests {
         };
         assert_eq!(wrong_decisions(&pages("0001-b.md", &"a ".repeat(150))), Vec::<String>::new());
         only(wrong_decisions(&pages("0001-b.md", &"a ".repeat(151))), "has 151 words");
+        assert_eq!(
+            wrong_decisions(&pages("0001-b.md", "[0000](../decisions/0000-a.md)")),
+            Vec::<String>::new()
+        );
+        only(
+            wrong_decisions(&pages("0001-b.md", "[0001](decisions/0000-a.md)")),
+            "a link shows the number 0001 of another decision",
+        );
         only(wrong_decisions(&pages("0002-b.md", "a")), "docs/decisions/0002-b.md: number 0001 comes next");
         only(
             wrong_decisions(&pages("0000-b.md", "a")),
